@@ -1,0 +1,12 @@
+"""Gaussian process regression networks on Pyro.
+
+Multi-output regression in which the outputs are an input-dependent mixture of latent functions, at a cost a
+step that does not grow with the number of outputs. See the README for a first example.
+"""
+
+from pyro_gprn.distributions import MatrixNormal, TensorNormal
+from pyro_gprn.elbo import ClosedFormELBO
+from pyro_gprn.guides import KroneckerGuide
+from pyro_gprn.model import GPRN
+
+__all__ = ["GPRN", "ClosedFormELBO", "KroneckerGuide", "MatrixNormal", "TensorNormal"]

@@ -1,0 +1,5 @@
+"""Variational posteriors (Pyro guides) of the GPRN."""
+
+from pyro_gprn.guides.kronecker import KroneckerGuide
+
+__all__ = ["KroneckerGuide"]

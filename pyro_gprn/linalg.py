@@ -1,0 +1,106 @@
+"""Linear algebra that every other module leans on.
+
+The only home of jitter (:func:`safe_cholesky`), of square roots of singular covariances
+(:func:`covariance_root`) and of products along one mode of a tensor (:func:`along_mode`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+#: Relative jitter of the first, the second, … attempt after the matrix as it is.
+_JITTERS = {
+    torch.float64: (1e-12, 1e-10, 1e-8, 1e-6, 1e-4),
+    torch.float32: (1e-6, 1e-5, 1e-4, 1e-3),
+}
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that should be a covariance has no Cholesky factor, even with jitter."""
+
+
+def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") -> Tensor:
+    """Lower Cholesky factor of a covariance, with jitter where rounding calls for it.
+
+    :param matrix: symmetric positive semi-definite, ``(*batch, n, n)``.
+    :param jitter: added to the diagonal from the start, relative to the mean diagonal. When the
+        factorisation fails, it grows by steps, with a warning.
+    :param name: what the matrix is called in the warning and in the error.
+    :returns: ``L`` with ``L Lᵀ = matrix`` (plus jitter), ``(*batch, n, n)``.
+    :raises NotPositiveDefiniteError: for NaN, inf, or where the largest jitter does not help.
+
+    >>> safe_cholesky(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    tensor([[2., 0.],
+            [1., 2.]])
+    """
+    # A diagonal of zeros (zero variance) still needs something to scale the jitter with.
+    scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=torch.finfo(matrix.dtype).tiny)
+    for extra in (jitter, *(step for step in _JITTERS[matrix.dtype] if step > jitter)):
+        nudged = matrix
+        if extra > 0:
+            nudged = matrix + torch.diag_embed((extra * scale).unsqueeze(-1).expand(matrix.shape[:-1]))
+        factor, info = torch.linalg.cholesky_ex(nudged)
+        if not info.any():
+            if extra > jitter:
+                warnings.warn(
+                    f"{name} is not numerically positive definite; its Cholesky factorisation was given"
+                    f" a relative jitter of {extra:.0e}.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return factor
+    problem = "is not positive definite" if torch.isfinite(matrix).all() else "holds NaN or inf"
+    raise NotPositiveDefiniteError(
+        f"{name}, of shape {tuple(matrix.shape)}, {problem}, and a relative jitter of"
+        f" {_JITTERS[matrix.dtype][-1]:.0e} did not help. Check the kernel's length-scales and variances"
+        " (not huge, not zero), or raise the noise."
+    )
+
+
+def covariance_root(matrix: Tensor) -> Tensor:
+    """A square root ``R`` with ``R Rᵀ = matrix`` for a covariance that may be singular.
+
+    For drawing samples: at training inputs a conditional covariance is zero up to rounding, where
+    no Cholesky factor exists. Negative eigenvalues (rounding) count as zero.
+
+    :param matrix: symmetric positive semi-definite, ``(*batch, n, n)``.
+    :returns: ``(*batch, n, n)``.
+
+    >>> covariance_root(torch.zeros(2, 2))
+    tensor([[0., 0.],
+            [0., 0.]])
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
+
+
+def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:
+    """Let a linear map of matrices ``(…, size, columns)`` act along one mode of a tensor.
+
+    Modes are the last ``n_modes`` dimensions; what stands before them is batch. Nothing is permuted:
+    the modes before the chosen one become batch, those after it columns.
+
+    :param apply: maps ``(*batch, left, size, columns)`` to ``(*batch, left, new_size, columns)``.
+    :param tensor: ``(*batch, t_1, …, t_r)``.
+    :param mode: which of the modes, from 0.
+    :param n_modes: ``r``.
+    :returns: ``(*batch, t_1, …, new_size, …, t_r)``.
+
+    >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> along_mode(lambda columns: swap @ columns, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 1, 2)
+    tensor([[2., 1.],
+            [4., 3.]])
+    """
+    batch, modes = tensor.shape[: tensor.dim() - n_modes], tensor.shape[tensor.dim() - n_modes :]
+    before, size, after = modes[:mode], modes[mode], modes[mode + 1 :]
+    folded = tensor.reshape(*batch, before.numel(), size, after.numel())
+    if mode == n_modes - 1:  # no columns: let the modes before be the columns instead
+        result = apply(folded.squeeze(-1).mT.unsqueeze(-3)).squeeze(-3).mT
+    else:
+        result = apply(folded)
+    new_batch = result.shape[: -2 if mode == n_modes - 1 else -3]
+    return result.reshape(*new_batch, *before, -1, *after)
