@@ -8,5 +8,6 @@ from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import KroneckerGuide
 from pyro_gprn.model import GPRN
+from pyro_gprn.predict import PosteriorPredictive
 
-__all__ = ["GPRN", "ClosedFormELBO", "KroneckerGuide", "MatrixNormal", "TensorNormal"]
+__all__ = ["GPRN", "ClosedFormELBO", "KroneckerGuide", "MatrixNormal", "PosteriorPredictive", "TensorNormal"]

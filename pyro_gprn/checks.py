@@ -64,9 +64,7 @@ def check_noise(noise: float | Tensor, X: Tensor, output_shape: Sequence[int], n
     return noise
 
 
-def check_outputs(
-    Y: Tensor, mask: Tensor | None, n_rows: int, output_shape: Size
-) -> tuple[Tensor, Tensor | None]:
+def check_outputs(Y: Tensor, mask: Tensor | None, n_rows: int, output_shape: Size) -> tuple[Tensor, Tensor | None]:
     """Outputs (and mask) as tensors ``(N, d_1, …, d_M)``; a flat ``(N, D)`` is taken too. Reads no value."""
     Y = check_output_array(Y, n_rows, output_shape, "Y")
     if not Y.is_floating_point():
@@ -84,7 +82,9 @@ def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str
     array = torch.as_tensor(array)
     expected = Size((n_rows, *output_shape))
     if array.dim() < 2 or array.shape[0] != n_rows:
-        raise ValueError(f"{name} must have shape {tuple(expected)}, one row for each row of X; got {tuple(array.shape)}")
+        raise ValueError(
+            f"{name} must have shape {tuple(expected)}, one row for each row of X; got {tuple(array.shape)}"
+        )
     if array.shape == expected:
         return array
     if array.dim() == 2 and array.shape[1] == output_shape.numel():

@@ -117,7 +117,7 @@ class TensorNormal(TorchDistribution):
         """The dense covariance of ``x.reshape(-1)``, ``(*batch, T, T)``. For small cases."""
         root = reduce(_kronecker, self.scale_trils)
         total = self.event_shape.numel()
-        return (root @ root.mT).expand(self.batch_shape + (total, total))
+        return (root @ root.mT).expand((*self.batch_shape, total, total))
 
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
         sample = torch.randn(self._extended_shape(Size(sample_shape)), dtype=self._like.dtype, device=self._like.device)
@@ -150,6 +150,15 @@ class TensorNormal(TorchDistribution):
         """``‖(⊗ L_m⁻¹)(loc - other.loc)‖²`` in the metric of ``other``, ``batch_shape``."""
         difference = self.loc if other.is_centred else self.loc - other.loc
         return other.whiten(difference).square().flatten(-len(self.factors)).sum(-1)
+
+    def combine_rows(self, combination: Tensor, positions: slice | Tensor) -> Tensor:
+        """Linear combinations over the first mode of the mean of weights ``(N, K, d_1, …, d_M)``, some outputs only.
+
+        :param combination: ``(N*, N)``.
+        :param positions: which outputs, of the flattened ones; ``b`` of them.
+        :returns: ``(N*, K, b)``.
+        """
+        return torch.tensordot(combination, self.loc.flatten(2)[:, :, positions], dims=1)
 
 
 class MatrixNormal(TensorNormal):
@@ -225,6 +234,10 @@ class ProjectedTensorNormal(TensorNormal):
             return super().squared_distance_to(other)
         whitened = rows.solve(self.projection)
         return ((whitened @ self.gram) * whitened).sum()
+
+    def combine_rows(self, combination: Tensor, positions: slice | Tensor) -> Tensor:
+        outputs = self.outputs.flatten(1)[:, positions].to(self._like.dtype)
+        return (combination @ self.projection @ outputs).transpose(0, 1)
 
 
 def outer(vectors: Iterable[Tensor]) -> Tensor:

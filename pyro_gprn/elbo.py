@@ -1,6 +1,6 @@
 """The paper's evidence lower bound in closed form, as a Pyro ELBO.
 
-    L = E_q[log p(Y|W,F)] − KL(q(F)‖p(F)) − KL(q(W)‖p(W))                                  (paper, equation 8)
+L = E_q[log p(Y|W,F)] − KL(q(F)‖p(F)) − KL(q(W)‖p(W))                                  (paper, equation 8)
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class _Undrawn(Messenger):
 def _bound(model_trace: Trace, guide_trace: Trace) -> Tensor:
     for name in CLOSED_FORM_SITES:
         if name not in model_trace or (name != "y" and name not in guide_trace):
-            raise ValueError(f"ClosedFormELBO needs a model with sites {CLOSED_FORM_SITES} and a guide of f and w; {name!r} is not there")
+            raise ValueError(
+                f"ClosedFormELBO needs a model with sites 'f', 'w' and 'y', and a guide of 'f' and 'w'; {name!r} is missing"
+            )
     likelihood, Y, mask = _observed(model_trace.nodes["y"])
     q_f, q_w = (guide_trace.nodes[name]["fn"] for name in ("f", "w"))
     bound = expected_log_likelihood(q_f, q_w, Y, likelihood.scale, mask)

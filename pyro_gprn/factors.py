@@ -64,6 +64,11 @@ class Factor(ABC):
         """``tr(L Lᵀ)``."""
         return self.variance().sum(-1)
 
+    def covariance(self) -> Tensor:
+        """``L Lᵀ`` as a matrix. For small sizes."""
+        root = self.dense()
+        return root @ root.mT
+
 
 class Identity(Factor):
     """The identity of a given size, dtype and device; holds no matrix."""
@@ -200,9 +205,12 @@ def as_factor(value: Factor | Tensor | None, size: int, like: Tensor) -> Factor:
     elif value.dim() >= 1:
         factor = Diagonal(value)
     else:
-        raise ValueError(f"a scale factor must be None, a vector or a matrix; got a tensor of shape {tuple(value.shape)}")
+        raise ValueError(
+            f"a scale factor must be None, a vector or a matrix; got a tensor of shape {tuple(value.shape)}"
+        )
     if factor.size != size:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"size {factor.size}"
-        raise ValueError(f"a mode of size {size} needs a scale factor of shape ({size},) or ({size}, {size}); got {got}")
+        raise ValueError(
+            f"a mode of size {size} needs a scale factor of shape ({size},) or ({size}, {size}); got {got}"
+        )
     return factor
-

@@ -32,9 +32,7 @@ class NetworkNormal(TorchDistribution):
     support = constraints.real
     has_rsample = True
 
-    def __init__(
-        self, functions: Tensor, weights: Tensor, scale: Tensor, validate_args: bool | None = None
-    ) -> None:
+    def __init__(self, functions: Tensor, weights: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
         self.functions, self.weights, self.scale = functions, weights, scale
         n_rows, n_latents = functions.shape[-2:]
         n_outer = functions.dim() - 2
@@ -45,7 +43,7 @@ class NetworkNormal(TorchDistribution):
                 f" got {tuple(weights.shape)}"
             )
         outer_batch = functions.shape[:n_outer][: -(1 + len(self.output_shape))]
-        super().__init__(outer_batch + (n_rows,) + self.output_shape, Size(), validate_args=validate_args)
+        super().__init__(Size((*outer_batch, n_rows, *self.output_shape)), Size(), validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:

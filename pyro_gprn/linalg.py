@@ -98,9 +98,8 @@ def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_m
     batch, modes = tensor.shape[: tensor.dim() - n_modes], tensor.shape[tensor.dim() - n_modes :]
     before, size, after = modes[:mode], modes[mode], modes[mode + 1 :]
     folded = tensor.reshape(*batch, before.numel(), size, after.numel())
-    if mode == n_modes - 1:  # no columns: let the modes before be the columns instead
-        result = apply(folded.squeeze(-1).mT.unsqueeze(-3)).squeeze(-3).mT
-    else:
+    if mode < n_modes - 1:
         result = apply(folded)
-    new_batch = result.shape[: -2 if mode == n_modes - 1 else -3]
-    return result.reshape(*new_batch, *before, -1, *after)
+    else:  # no columns: let the modes before be the columns instead
+        result = apply(folded.squeeze(-1).mT.unsqueeze(-3)).squeeze(-3).mT.unsqueeze(-1)
+    return result.reshape(*result.shape[:-3], *before, -1, *after)

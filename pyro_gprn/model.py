@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 import pyro
 import torch
@@ -17,6 +18,8 @@ from pyro_gprn.checks import check_inputs, check_kernel, check_n_latents, check_
 from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.likelihood import NetworkNormal
 from pyro_gprn.linalg import safe_cholesky
+
+T = TypeVar("T")
 
 
 class GPRN(Parameterized):
@@ -106,14 +109,15 @@ class GPRN(Parameterized):
         return prior_f, prior_w
 
     @pyro_method
-    def guided_prior(self) -> tuple[MatrixNormal, TensorNormal]:
-        """:meth:`prior` at hyperparameters drawn from their guides, for use inside a guide."""
+    def guided(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from its guide."""
+        mode = self.mode
         self.set_mode("guide")
         try:
             self._load_pyro_samples()
-            return self.prior()
+            return function()
         finally:
-            self.set_mode("model")
+            self.set_mode(mode)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:
@@ -123,7 +127,7 @@ class GPRN(Parameterized):
         f = pyro.sample("f", prior_f)
         w = pyro.sample("w", prior_w)
         likelihood = NetworkNormal(f, w, self.noise_y)
-        if mask is not None:
+        if Y is not None and mask is not None:
             likelihood, Y = likelihood.mask(mask), torch.where(mask, Y, 0.0)
         with ExitStack() as plates:
             for plate in self._plates:

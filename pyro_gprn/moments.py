@@ -40,7 +40,7 @@ def row_second_moment(q_f: Distribution) -> Tensor:
 @row_second_moment.register
 def _(q_f: TensorNormal) -> Tensor:
     rows, columns = q_f.factors
-    return rows.variance()[:, None, None] * _covariance(columns.dense()) + _self_outer(q_f.loc)
+    return rows.variance()[:, None, None] * columns.covariance() + _self_outer(q_f.loc)
 
 
 @row_second_moment.register
@@ -104,11 +104,7 @@ def _summed_covariance(q_w: TensorNormal, precision: Tensor) -> Tensor:
         total = precision * reduce(mul, (factor.trace() for factor in outputs))
     else:
         total = (precision * outer(factor.variance() for factor in outputs)).flatten(-len(outputs)).sum(-1)
-    return (rows.variance() * total)[:, None, None] * _covariance(columns.dense())
-
-
-def _covariance(root: Tensor) -> Tensor:
-    return root @ root.mT
+    return (rows.variance() * total)[:, None, None] * columns.covariance()
 
 
 def _self_outer(rows: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class KroneckerGuide(PyroModule):
     def _set_up_functions(self, scale: float) -> None:
         N, K = self.model.n_rows, self.model.n_latents
         with torch.no_grad():
-            prior_f, _ = self.model.guided_prior()
+            prior_f, _ = self.model.guided(self.model.prior)
         constant = prior_f.whiten(torch.ones_like(prior_f.loc))[:, :1]
         others = 0.1 * torch.randn(N, K - 1, dtype=constant.dtype).to(constant.device)
         self.f_loc = Parameter(torch.cat([constant, others], dim=1))
@@ -114,7 +114,7 @@ class KroneckerGuide(PyroModule):
 
     def posterior(self, Y: Tensor | None = None) -> tuple[MatrixNormal, TensorNormal]:
         """``q(F)`` over ``(N, K)`` and ``q(W)`` over ``(N, K, d_1, …, d_M)``."""
-        prior_f, prior_w = self.model.guided_prior()
+        prior_f, prior_w = self.model.guided(self.model.prior)
         Lf, Lw = prior_f.factors[0].dense(), prior_w.factors[0].dense()
         q_f = MatrixNormal(Lf @ self.f_loc, Lf @ self.f_scale_row, self.f_scale_col)
         factors = [Lw @ self.w_scale_row, self.w_scale_col, *self._output_scales()]
@@ -160,7 +160,7 @@ class KroneckerGuide(PyroModule):
             raise ValueError("update_mean needs one noise_y for all outputs")
         Y, _ = check_outputs(Y, None, N, self.model.output_shape)
         q_f, _ = self.posterior(Y)
-        Lw = self.model.guided_prior()[1].factors[0].dense()
+        Lw = self.model.guided(self.model.prior)[1].factors[0].dense()
         second = row_second_moment(q_f)
         A = torch.einsum("np,nkj,nq->kpjq", Lw, second, Lw).reshape(K * N, K * N)
         A.diagonal().add_(noise.square())

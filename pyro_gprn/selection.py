@@ -1,0 +1,93 @@
+"""Choosing some of the outputs, mode by mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Size, Tensor
+
+from pyro_gprn.distributions import outer
+from pyro_gprn.factors import Factor
+
+#: What may be chosen of one mode.
+ModeChoice: TypeAlias = int | slice | Sequence[int] | Tensor
+#: None is all outputs; for several modes, a tuple with one choice for each.
+Outputs: TypeAlias = ModeChoice | tuple[ModeChoice, ...] | None
+
+
+class OutputSelection:
+    """The chosen outputs of a tensor of outputs; an int drops its mode, as in NumPy.
+
+    :param outputs: the choice.
+    :param output_shape: ``(d_1, …, d_M)``.
+
+    >>> chosen = OutputSelection((1, slice(0, 4, 2)), Size((3, 5)))
+    >>> chosen.shape, chosen.positions(slice(None))
+    (torch.Size([2]), tensor([5, 7]))
+    """
+
+    def __init__(self, outputs: Outputs, output_shape: Size) -> None:
+        choices = (slice(None),) * len(output_shape) if outputs is None else outputs
+        choices = choices if isinstance(choices, tuple) else (choices,)
+        if len(choices) != len(output_shape):
+            raise ValueError(
+                f"outputs must be None or have one entry for each of the {len(output_shape)} output modes"
+                f" {tuple(output_shape)}; got {len(choices)}"
+            )
+        self._output_shape = output_shape
+        self.indices = [_index(choice, size) for choice, size in zip(choices, output_shape, strict=True)]
+        kept = zip(choices, self.indices, strict=True)
+        self.shape = Size(len(index) for choice, index in kept if not isinstance(choice, int))
+        self.size = Size(len(index) for index in self.indices).numel()
+        self._is_everything = outputs is None
+
+    def positions(self, block: slice) -> slice | Tensor:
+        """Where a block of the chosen outputs stands among all outputs, flattened."""
+        if self._is_everything:
+            return block
+        flat = torch.zeros((), dtype=torch.long)
+        for index, size in zip(self.indices, self._output_shape, strict=True):
+            flat = flat.unsqueeze(-1) * size + index
+        return flat.flatten()[block]
+
+    def blocks(self, size: int) -> Iterator[slice]:
+        """The chosen outputs in blocks of at most ``size``."""
+        for start in range(0, self.size, size):
+            yield slice(start, min(start + size, self.size))
+
+    def reshape(self, flat: Tensor) -> Tensor:
+        """``(…, size)`` to ``(…, *shape)``."""
+        return flat.reshape(flat.shape[:-1] + self.shape)
+
+    def gather(self, array: Tensor) -> Tensor:
+        """The chosen entries of one number or one for each output, ``()`` or ``(size,)``."""
+        return array if array.dim() == 0 else array.flatten()[self.positions(slice(None))]
+
+    def factors(self, factors: Sequence[Factor]) -> list[Factor]:
+        """The modes' covariance factors restricted to what was chosen."""
+        if self._is_everything:
+            return list(factors)
+        return [factor.select(index) for factor, index in zip(factors, self.indices, strict=True)]
+
+    def variances(self, factors: Sequence[Factor]) -> Tensor:
+        """The diagonal of the Kronecker product of the modes' covariances, ``(size,)``."""
+        pairs = zip(factors, self.indices, strict=True)
+        return outer(factor.variance()[index] for factor, index in pairs).flatten()
+
+
+def _index(choice: ModeChoice, size: int) -> Tensor:
+    """One mode's choice as a vector of indices."""
+    if isinstance(choice, slice):
+        index = torch.tensor(range(size)[choice], dtype=torch.long)
+    else:
+        requested = torch.as_tensor(choice).reshape(-1)
+        if requested.is_floating_point() or requested.dtype == torch.bool:
+            raise ValueError(f"outputs must be chosen by ints or slices; got {choice!r}")
+        if ((requested < -size) | (requested >= size)).any():
+            raise ValueError(f"outputs {choice!r} lie outside a mode of size {size}")
+        index = requested % size
+    if len(index) == 0:
+        raise ValueError(f"outputs {choice!r} chooses nothing of a mode of size {size}")
+    return index
