@@ -26,6 +26,11 @@ from pyro_gprn.moments import output_moments, row_second_moment
 #: Sites whose terms are in closed form: never drawn.
 CLOSED_FORM_SITES = ("f", "w", "y")
 
+_NEEDS = (
+    "ClosedFormELBO draws neither 'f' nor 'w', so a model may use them only in y ~ NetworkNormal(f, w, noise)."
+    " For another likelihood use pyro.infer.TraceMeanField_ELBO."
+)
+
 
 class ClosedFormELBO(ELBO):
     """The bound of a :class:`~pyro_gprn.GPRN` and its guide, exact: neither F nor W is ever drawn.
@@ -69,7 +74,12 @@ class ClosedFormELBO(ELBO):
 
     def _get_trace(self, model: Callable, guide: Callable, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         guide_trace = poutine.trace(_Undrawn()(guide)).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        try:
+            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        except ValueError as error:
+            if "found invalid values" in str(error):  # torch's word for NaN among a distribution's parameters
+                raise ValueError(_NEEDS) from error
+            raise
         return prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
 
 
@@ -107,10 +117,7 @@ def _observed(site: dict) -> tuple[NetworkNormal, Tensor, Tensor | None]:
     if isinstance(likelihood, MaskedDistribution):
         likelihood, mask = likelihood.base_dist, likelihood._mask
     if not isinstance(likelihood, NetworkNormal):
-        raise ValueError(
-            f"ClosedFormELBO knows the likelihood NetworkNormal at site 'y'; got {type(likelihood).__name__}."
-            " For another likelihood use pyro.infer.TraceMeanField_ELBO."
-        )
+        raise ValueError(f"{_NEEDS} The site 'y' is {type(likelihood).__name__}.")
     return likelihood, site["value"], mask
 
 

@@ -20,8 +20,7 @@ class NetworkNormal(TorchDistribution):
     :param weights: ``W``, ``(*batch, N, K, d_1, …, d_M)``.
     :param scale: ``σ_y``, one number ``()`` or one for each output ``(d_1, …, d_M)``.
 
-    Its batch shape is ``(*batch, N, d_1, …, d_M)``. Under an outer plate Pyro gives a draw of F or W a
-    batch that ends in ones, where the plates of rows and outputs will stand; those are dropped.
+    Its batch shape is ``(*batch, N, d_1, …, d_M)``.
 
     >>> y = NetworkNormal(torch.ones(4, 2), torch.ones(4, 2, 10, 10), torch.tensor(0.1))
     >>> y.batch_shape, y.mean.unique()
@@ -34,22 +33,19 @@ class NetworkNormal(TorchDistribution):
 
     def __init__(self, functions: Tensor, weights: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
         self.functions, self.weights, self.scale = functions, weights, scale
-        n_rows, n_latents = functions.shape[-2:]
-        n_outer = functions.dim() - 2
-        self.output_shape = weights.shape[n_outer + 2 :]
-        if weights.shape[n_outer : n_outer + 2] != (n_rows, n_latents) or not self.output_shape:
+        self.output_shape = weights.shape[functions.dim() :]
+        if weights.shape[: functions.dim()] != functions.shape or not self.output_shape:
             raise ValueError(
-                f"functions of shape (N, K) = {tuple(functions.shape)} need weights of shape (N, K, d_1, …, d_M);"
+                f"functions of shape (…, N, K) = {tuple(functions.shape)} need weights of shape (…, N, K, d_1, …, d_M);"
                 f" got {tuple(weights.shape)}"
             )
-        outer_batch = functions.shape[:n_outer][: -(1 + len(self.output_shape))]
-        super().__init__(Size((*outer_batch, n_rows, *self.output_shape)), Size(), validate_args=validate_args)
+        super().__init__(functions.shape[:-1] + self.output_shape, Size(), validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:
         n_modes = len(self.output_shape)
         functions = self.functions.reshape(self.functions.shape + (1,) * n_modes)
-        return (functions * self.weights).sum(-1 - n_modes).reshape(self.batch_shape)
+        return (functions * self.weights).sum(-1 - n_modes)
 
     @property
     def variance(self) -> Tensor:

@@ -126,13 +126,22 @@ class GPRN(Parameterized):
         prior_f, prior_w = self.prior()
         f = pyro.sample("f", prior_f)
         w = pyro.sample("w", prior_w)
-        likelihood = NetworkNormal(f, w, self.noise_y)
+        n_plates = len(self._plates)
+        likelihood = NetworkNormal(_clear(f, 2, n_plates), _clear(w, 1 + n_plates, n_plates), self.noise_y)
         if Y is not None and mask is not None:
             likelihood, Y = likelihood.mask(mask), torch.where(mask, Y, 0.0)
         with ExitStack() as plates:
             for plate in self._plates:
                 plates.enter_context(plate)
             return pyro.sample("y", likelihood, obs=Y)
+
+
+def _clear(draw: Tensor, event_dim: int, n_plates: int) -> Tensor:
+    """Drops the ones with which Pyro, under an outer plate, keeps the places of the model's own plates."""
+    for _ in range(n_plates):
+        if draw.dim() > event_dim and draw.shape[-1 - event_dim] == 1:
+            draw = draw.squeeze(-1 - event_dim)
+    return draw
 
 
 def _rbf(X: Tensor) -> Kernel:

@@ -104,10 +104,11 @@ class PosteriorPredictive:
         result = self._empty(chosen, n_draws)
         for block in self._blocks(chosen, n_draws):
             result[..., block] = torch.einsum("snk,nkd->snd", functions, self._mean_weights(chosen, block))
-        for draw, f in zip(result, functions, strict=True):
-            draw += self._sample_deviation(f, chosen)
+        at_once = max(1, BLOCK_NUMBERS // result[0].numel())
+        for draws, f in zip(result.split(at_once), functions.split(at_once), strict=True):
+            draws += self._sample_deviation(f, chosen)
             if noise:
-                draw += chosen.gather(self._noise_variance).sqrt() * torch.randn_like(draw)
+                draws += chosen.gather(self._noise_variance).sqrt() * torch.randn_like(draws)
         return chosen.reshape(result)
 
     @torch.no_grad()
@@ -150,18 +151,19 @@ class PosteriorPredictive:
         return of_block
 
     def _sample_deviation(self, f: Tensor, chosen: OutputSelection) -> Tensor:
-        """A draw of ``Σ_k f_k (W* − E[W*])_k``, ``(N*, size)``, given ``f``, ``(N*, K)``."""
+        """Draws of ``Σ_k f_k (W* − E[W*])_k``, ``(s, N*, size)``, given draws ``f``, ``(s, N*, K)``."""
         # Over inputs its covariance is, for the residual, R_w ∘ ffᵀ, and for the posterior, (A_wΓ_1A_wᵀ) ∘ fΓ_2fᵀ
         residual = self._w.residual * (f @ f.mT)
         spread = self._w.spread * (f @ self._w_columns @ f.mT)
         factors = chosen.factors(self._q_w.factors[2:])
-        shape = (len(f), *(factor.size for factor in factors))
+        shape = (*f.shape[:2], chosen.size)
         if all(isinstance(factor, Identity) for factor in factors):
-            return covariance_root(residual + spread) @ _noise(f, (len(f), chosen.size))
-        deviation = (covariance_root(spread) @ _noise(f, (len(f), chosen.size))).reshape(shape)
+            return covariance_root(residual + spread) @ _noise(f, shape)
+        deviation = covariance_root(spread) @ _noise(f, shape)
+        deviation = deviation.reshape(*shape[:2], *(factor.size for factor in factors))
         for mode, factor in enumerate(factors):
             deviation = along_mode(factor.multiply, deviation, mode, len(factors))
-        return deviation.flatten(1) + covariance_root(residual) @ _noise(f, (len(f), chosen.size))
+        return deviation.flatten(2) + covariance_root(residual) @ _noise(f, shape)
 
     def _blocks(self, chosen: OutputSelection, n_draws: int = 1) -> Iterator[slice]:
         widest = max(len(self.X_new) * max(self._w_columns.shape[0], n_draws), self._w.interpolate.shape[1])

@@ -41,3 +41,10 @@ def random_tensor_normal(
 def dense(distribution: TensorNormal) -> MultivariateNormal:
     """The same distribution over ``x.reshape(-1)``."""
     return MultivariateNormal(distribution.loc.flatten(-len(distribution.event_shape)), distribution.covariance_matrix)
+
+
+def randomise(module: torch.nn.Module, scale: float = 0.3) -> None:
+    """Moves every (unconstrained) parameter to a random place."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += scale * torch.randn_like(parameter)
