@@ -99,7 +99,8 @@ def _bound(model_trace: Trace, guide_trace: Trace) -> Tensor:
     for name in CLOSED_FORM_SITES:
         if name not in model_trace or (name != "y" and name not in guide_trace):
             raise ValueError(
-                f"ClosedFormELBO needs a model with sites 'f', 'w' and 'y', and a guide of 'f' and 'w'; {name!r} is missing"
+                "ClosedFormELBO needs a model with sites 'f', 'w' and 'y', and a guide of 'f' and 'w';"
+                f" {name!r} is missing"
             )
     likelihood, Y, mask = _observed(model_trace.nodes["y"])
     q_f, q_w = (guide_trace.nodes[name]["fn"] for name in ("f", "w"))

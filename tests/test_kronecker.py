@@ -80,7 +80,7 @@ def test_full_output_factors_end_isotropic(mean):
 @pytest.mark.parametrize("mean", ["projected", "full"])
 @pytest.mark.parametrize("output_factors", ["full", "diagonal", "isotropic"])
 def test_posterior_shapes_and_parameters(mean, output_factors):
-    model, guide = make(mean, output_shape=(2, 3), output_factors=output_factors)
+    _, guide = make(mean, output_shape=(2, 3), output_factors=output_factors)
     q_f, q_w = guide.posterior(torch.randn(4, 2, 3))
     assert q_f.event_shape == (4, 2)
     assert q_w.event_shape == q_w.loc.shape == (4, 2, 2, 3)

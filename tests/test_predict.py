@@ -98,7 +98,7 @@ def test_log_density_is_that_of_the_mixture(mean, output_factors):
 
 @pytest.mark.parametrize("mean", MEANS)
 def test_far_from_the_data_the_variance_returns_to_the_prior(mean):
-    model, _, predictive = make(mean, X_new=torch.tensor([[1e4]]))
+    _, _, predictive = make(mean, X_new=torch.tensor([[1e4]]))
     expected = 2 * 1.5 * (1 + 0.4**2) + 0.3**2  # K κ_w (κ_f + σ_f²) + σ_y²
     torch.testing.assert_close(predictive.variance(), torch.full((1, 2, 2), expected).double(), rtol=1e-6, atol=0)
     torch.testing.assert_close(predictive.mean(), torch.zeros(1, 2, 2).double(), rtol=0, atol=1e-6)
@@ -128,7 +128,7 @@ def test_some_outputs_alone_equal_those_of_all(outputs, output_factors, mean):
     everything = predictive.log_density(Y_new)
     torch.manual_seed(0)
     torch.testing.assert_close(predictive.log_density(Y_new[index], outputs), everything[index])
-    some, many = predictive.sample(20_000, outputs), predictive.sample(20_000)[:, *index]
+    some, many = predictive.sample(20_000, outputs), predictive.sample(20_000)[(slice(None), *index)]
     assert some.shape == many.shape
     torch.testing.assert_close(some.var(0), many.var(0), rtol=0.15, atol=0)
 
@@ -149,7 +149,7 @@ def test_the_size_of_the_blocks_changes_nothing(mean, monkeypatch):
 
 
 def test_at_training_inputs_and_at_repeated_inputs():
-    model, _, predictive = make(X_new=torch.cat([X, X, X_NEW]))
+    _, _, predictive = make(X_new=torch.cat([X, X, X_NEW]))
     assert torch.isfinite(predictive.sample(10)).all()
     assert (predictive.variance(noise=False) >= 0).all()
     torch.testing.assert_close(predictive.mean()[:3], predictive.mean()[3:6])

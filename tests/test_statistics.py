@@ -31,7 +31,7 @@ def test_numpy_and_memory_maps_work(tmp_path):
 def test_missing_outputs_are_refused_with_their_row(value):
     Y = torch.zeros(4, 5)
     Y[2, 3] = value
-    with pytest.raises(ValueError, match="in 1 of 4 rows \\(the first: row 2\\).*mask"):
+    with pytest.raises(ValueError, match=r"in 1 of 4 rows \(the first: row 2\).*mask"):
         gram_matrix(Y)
 
 

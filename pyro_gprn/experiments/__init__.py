@@ -1,0 +1,1 @@
+"""Experiments that anyone can run again, and the ``pyro-gprn`` command."""
