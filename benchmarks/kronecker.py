@@ -61,11 +61,11 @@ def peak_memory() -> float:
 
 
 def measure_memory(mean: str, n_outputs: int) -> None:
-    """Prints what 20 steps hold at most beyond Y and beyond what a tiny fit holds (torch itself)."""
+    """Prints what three steps hold at most beyond Y and beyond what a tiny fit holds (torch itself)."""
     make_step(mean, 10)()
     before = peak_memory()
     step = make_step(mean, n_outputs)
-    for _ in range(20):
+    for _ in range(3):
         step()
     beyond = max(0.0, peak_memory() - before - 4 * N * n_outputs / 2**20)
     print(f"| {mean} | {n_outputs:,} | {beyond:,.0f} MB |")

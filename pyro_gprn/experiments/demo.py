@@ -83,8 +83,8 @@ def _fit(X: Tensor, Y: Tensor, X_new: Tensor, *, steps: int, seed: int, progress
 def _draw(path: Path, truth: Tensor, mean: Tensor, deviation: Tensor) -> None:
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("the figure needs matplotlib: pip install 'pyro-gprn[plot]'") from error
+    except ImportError as missing:
+        raise ImportError("the figure needs matplotlib: pip install 'pyro-gprn[plot]'") from missing
     error = mean - truth
     largest = error.abs().max().item()
     low, high = truth.min().item(), truth.max().item()
