@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import pyro.poutine as poutine
 import torch
+from pyro import poutine
 from pyro.distributions.torch_distribution import MaskedDistribution
 from pyro.infer import ELBO
 from pyro.poutine import Trace
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 import pyro_gprn.kl  # noqa: F401  (registers the KLs)
+from pyro_gprn.handlers import Undrawn
 from pyro_gprn.likelihood import NetworkNormal
 from pyro_gprn.moments import output_moments, row_second_moment
 
@@ -73,7 +73,7 @@ class ClosedFormELBO(ELBO):
         return loss.item()
 
     def _get_trace(self, model: Callable, guide: Callable, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
-        guide_trace = poutine.trace(_Undrawn()(guide)).get_trace(*args, **kwargs)
+        guide_trace = poutine.trace(Undrawn(CLOSED_FORM_SITES)(guide)).get_trace(*args, **kwargs)
         try:
             model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
         except ValueError as error:
@@ -81,18 +81,6 @@ class ClosedFormELBO(ELBO):
                 raise ValueError(_NEEDS) from error
             raise
         return prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
-
-
-class _Undrawn(Messenger):
-    """Gives the latent closed-form sites NaN (one number, expanded) in place of a draw.
-
-    Only their distributions are wanted. A model that looked at the value would get NaN, not a wrong answer.
-    """
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if msg["name"] in CLOSED_FORM_SITES:
-            msg["value"] = torch.tensor(math.nan, dtype=torch.float64).expand(msg["fn"].shape())
-            msg["done"] = True
 
 
 def _bound(model_trace: Trace, guide_trace: Trace) -> Tensor:

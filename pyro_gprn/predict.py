@@ -15,10 +15,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import pyro.poutine as poutine
 import torch
+from pyro import poutine
 from pyro.contrib.gp.kernels import Kernel
-from pyro.poutine.messenger import Messenger
 from torch import Size, Tensor
 from torch.distributions import Normal
 
@@ -26,6 +25,7 @@ from pyro_gprn.checks import check_inputs
 from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.factors import Identity
 from pyro_gprn.guides import KroneckerGuide
+from pyro_gprn.handlers import AtCentre
 from pyro_gprn.linalg import along_mode, covariance_root
 from pyro_gprn.model import GPRN
 from pyro_gprn.selection import Outputs, OutputSelection
@@ -61,7 +61,7 @@ class PosteriorPredictive:
     def __init__(self, model: GPRN, guide: KroneckerGuide, X_new: Tensor, Y: Tensor | None = None) -> None:
         self.X_new = check_inputs(X_new, n_columns=model.X.shape[1], name="X_new").to(model.X.device)
         self.output_shape = model.output_shape
-        with self._gradients(), poutine.block(), _AtCentre():
+        with self._gradients(), poutine.block(), AtCentre():
             model.guided(lambda: self._condition(model, guide, Y))
 
     def _condition(self, model: GPRN, guide: KroneckerGuide, Y: Tensor | None) -> None:
@@ -217,14 +217,6 @@ class _Functions:
         residual = covariance_root(self._at_new.residual) @ _noise(self.mean, shape)
         spread = covariance_root(self._at_new.spread) @ _noise(self.mean, shape) @ self._columns.dense().mT
         return self.mean + residual + spread
-
-
-class _AtCentre(Messenger):
-    """Puts every site that would be drawn at its distribution's mean (for a transformed one: the image of it)."""
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if not msg["is_observed"] and msg["value"] is None:
-            msg["value"], msg["done"] = msg["fn"].mean, True
 
 
 def _noise(like: Tensor, shape: tuple[int, ...]) -> Tensor:

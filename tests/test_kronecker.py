@@ -159,3 +159,5 @@ def test_what_it_cannot_do_it_says():
         KroneckerGuide(noisy)
     with pytest.raises(ValueError, match="one noise_y"):
         KroneckerGuide(noisy, mean="full").update_mean(Y)
+    with pytest.raises(ValueError, match="NaN or inf in 4 of 4 rows"):
+        KroneckerGuide(model, mean="full").update_mean(torch.full((4, 5), torch.nan))

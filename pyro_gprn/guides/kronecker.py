@@ -6,6 +6,7 @@ from typing import Literal
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 from torch.distributions import constraints
@@ -13,6 +14,7 @@ from torch.nn import Parameter
 
 from pyro_gprn.checks import check_outputs
 from pyro_gprn.distributions import MatrixNormal, ProjectedTensorNormal, TensorNormal
+from pyro_gprn.handlers import AtCentre
 from pyro_gprn.model import GPRN
 from pyro_gprn.moments import row_second_moment
 from pyro_gprn.statistics import OutputStatistics
@@ -155,14 +157,15 @@ class KroneckerGuide(PyroModule):
         #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk
         # the same for every output, so that x_d = B̃ y_d with B̃ = A⁻¹R.
         N, K = self.model.n_rows, self.model.n_latents
-        noise = self.model.noise_y
+        Y = self.statistics(Y).outputs
+        with poutine.block(), AtCentre():
+            (q_f, _), (_, prior_w), noise = self.model.guided(
+                lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
+            )
         if noise.dim() > 0:
             raise ValueError("update_mean needs one noise_y for all outputs")
-        Y, _ = check_outputs(Y, None, N, self.model.output_shape)
-        q_f, _ = self.posterior(Y)
-        Lw = self.model.guided(self.model.prior)[1].factors[0].dense()
-        second = row_second_moment(q_f)
-        A = torch.einsum("np,nkj,nq->kpjq", Lw, second, Lw).reshape(K * N, K * N)
+        Lw = prior_w.factors[0].dense()
+        A = torch.einsum("np,nkj,nq->kpjq", Lw, row_second_moment(q_f), Lw).reshape(K * N, K * N)
         A.diagonal().add_(noise.square())
         R = torch.einsum("np,nk->kpn", Lw, q_f.loc).reshape(K * N, N)
         projection = torch.linalg.solve(A, R).reshape(K, N, N)

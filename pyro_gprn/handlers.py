@@ -1,0 +1,33 @@
+"""Pyro effect handlers that stand in for drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import torch
+from pyro.poutine.messenger import Messenger
+
+
+class Undrawn(Messenger):
+    """Gives the named latent sites NaN (one number, expanded) in place of a draw.
+
+    For when only their distributions are wanted. A model that looks at the value gets NaN, not a wrong answer.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if msg["name"] in self.names:
+            msg["value"] = torch.tensor(math.nan, dtype=torch.float64).expand(msg["fn"].shape())
+            msg["done"] = True
+
+
+class AtCentre(Messenger):
+    """Puts every site that would be drawn at its distribution's mean (for a transformed one: at the image of it)."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"] and msg["value"] is None:
+            msg["value"], msg["done"] = msg["fn"].mean, True
