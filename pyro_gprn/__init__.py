@@ -4,10 +4,24 @@ Multi-output regression in which the outputs are an input-dependent mixture of l
 step that does not grow with the number of outputs. See the README for a first example.
 """
 
+from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.elbo import ClosedFormELBO
-from pyro_gprn.guides import KroneckerGuide
+from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
 from pyro_gprn.model import GPRN
-from pyro_gprn.predict import PosteriorPredictive
+from pyro_gprn.predict import PosteriorPredictive, posterior_predictive
+from pyro_gprn.training import CollapsedFit, fit_collapsed
 
-__all__ = ["GPRN", "ClosedFormELBO", "KroneckerGuide", "MatrixNormal", "PosteriorPredictive", "TensorNormal"]
+__all__ = [
+    "GPRN",
+    "ClosedFormELBO",
+    "CollapsedFit",
+    "CollapsedGPRN",
+    "CollapsedGuide",
+    "KroneckerGuide",
+    "MatrixNormal",
+    "PosteriorPredictive",
+    "TensorNormal",
+    "fit_collapsed",
+    "posterior_predictive",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from pyro.contrib.gp.kernels import Kernel
@@ -95,3 +96,16 @@ def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str
         if array[0].numel() != output_shape.numel()
         else f"{name} must have shape {tuple(expected)} or be flat; got {tuple(array.shape)}"
     )
+
+
+def check_effective_outputs(
+    effective_outputs: float | Literal["auto"] | None, n_outputs: int
+) -> float | Literal["auto"] | None:
+    """None, "auto" or a number of outputs between 0 and D."""
+    if effective_outputs is None or effective_outputs == "auto":
+        return effective_outputs
+    if isinstance(effective_outputs, str) or not 0 < effective_outputs <= n_outputs:
+        raise ValueError(
+            f"effective_outputs must be None, 'auto' or a number above 0 and at most D = {n_outputs}; got {effective_outputs!r}"
+        )
+    return float(effective_outputs)

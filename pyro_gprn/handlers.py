@@ -1,10 +1,12 @@
-"""Pyro effect handlers that stand in for drawing."""
+"""Pyro effect handlers: stand-ins for drawing, and a parameter store of one's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 
+import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 
@@ -31,3 +33,11 @@ class AtCentre(Messenger):
     def _pyro_sample(self, msg: dict) -> None:
         if not msg["is_observed"] and msg["value"] is None:
             msg["value"], msg["done"] = msg["fn"].mean, True
+
+
+def isolated() -> AbstractContextManager:
+    """Runs what is inside with a parameter store of its own.
+
+    Pyro's global store would hand a model the parameters of another that was trained before under the same names.
+    """
+    return pyro.get_param_store().scope()

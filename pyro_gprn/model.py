@@ -1,28 +1,24 @@
-"""The generative model of the Gaussian process regression network, as a Pyro model."""
+"""The generative model of the paper, as a Pyro model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any
 
 import pyro
 import torch
-from pyro.contrib.gp.kernels import RBF, Kernel
-from pyro.contrib.gp.parameterized import Parameterized
-from pyro.nn import PyroParam, pyro_method
+from pyro.nn import pyro_method
 from torch import Tensor
-from torch.distributions import constraints
 
-from pyro_gprn.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape, check_outputs
+from pyro_gprn.checks import check_outputs
 from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.likelihood import NetworkNormal
 from pyro_gprn.linalg import safe_cholesky
+from pyro_gprn.network import Network
 
-T = TypeVar("T")
 
-
-class GPRN(Parameterized):
+class GPRN(Network):
     """Gaussian process regression network with shared kernels (paper, equations 1 and 2)::
 
         F ~ MatrixNormal(0, K_f̂, I_K)                 K_f̂ = κ_f(X, X) + σ_f² I      site "f", (N, K)
@@ -30,12 +26,7 @@ class GPRN(Parameterized):
         y_nd ~ Normal(Σ_k W_nkd F_nk, σ_y²)                                          site "y", (N, d_1, …, d_M)
 
     The site "y" stands in the plates "data" and "output_1" … "output_M". Everything of size N×N is float64,
-    whatever X and Y are.
-
-    Every hyperparameter is a ``PyroParam``: replace it by a ``PyroSample`` to give it a prior
-    (``model.kernel_w.lengthscale = PyroSample(LogNormal(0, 1))``). A guide of this package then holds a point
-    estimate of it, or the distribution named by ``model.kernel_w.autoguide("lengthscale", Normal)``, as with
-    the models of ``pyro.contrib.gp``.
+    whatever X and Y are. Every hyperparameter is a ``PyroParam`` that may be replaced by a ``PyroSample`` prior.
 
     :param X: inputs, ``(N, P)``.
     :param output_shape: ``(d_1, …, d_M)``, or the number of outputs.
@@ -56,68 +47,22 @@ class GPRN(Parameterized):
     torch.Size([8, 4, 3])
     """
 
-    def __init__(
-        self,
-        X: Tensor,
-        output_shape: int | Sequence[int],
-        n_latents: int,
-        *,
-        kernel_f: Kernel | None = None,
-        kernel_w: Kernel | None = None,
-        noise_f: float | Tensor = 3e-4,
-        noise_y: float | Tensor = 0.1,
-        jitter: float = 1e-10,
-    ) -> None:
-        super().__init__()
-        X = check_inputs(X)
-        self.output_shape = check_output_shape(output_shape)
-        self.n_latents = check_n_latents(n_latents)
-        self.register_buffer("X", X)
-        if kernel_f is not None and kernel_f is kernel_w:
-            raise ValueError("kernel_f and kernel_w must be two kernels; got one object for both")
-        self.kernel_f = check_kernel(kernel_f, X, "kernel_f") if kernel_f is not None else _unit_rbf(X)
-        self.kernel_w = check_kernel(kernel_w, X, "kernel_w") if kernel_w is not None else _rbf(X)
-        self.noise_f = PyroParam(check_noise(noise_f, X, (), "noise_f"), constraints.positive)
-        self.noise_y = PyroParam(check_noise(noise_y, X, self.output_shape, "noise_y"), constraints.positive)
-        self.jitter = jitter
+    def __init__(self, X: Tensor, output_shape: int | Sequence[int], n_latents: int, **settings: Any) -> None:
+        super().__init__(X, output_shape, n_latents, **settings)
         n_modes = len(self.output_shape)
         sizes = {"data": self.n_rows} | {f"output_{m}": size for m, size in enumerate(self.output_shape, 1)}
         # Made once: a plate lists its indices when it is made.
         self._plates = [pyro.plate(name, size, dim=m - n_modes - 1) for m, (name, size) in enumerate(sizes.items())]
-        self.double().to(X.device)
-
-    @property
-    def n_rows(self) -> int:
-        """``N``."""
-        return self.X.shape[0]
-
-    @property
-    def n_outputs(self) -> int:
-        """``D = d_1 ⋯ d_M``."""
-        return self.output_shape.numel()
 
     @pyro_method
     def prior(self) -> tuple[MatrixNormal, TensorNormal]:
         """``p(F)`` and ``p(W)`` at the hyperparameters' current (or drawn) values."""
-        Kf = self.kernel_f(self.X)
-        Kf = Kf + self.noise_f.square() * torch.eye(self.n_rows, dtype=Kf.dtype, device=Kf.device)
-        Lf = safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
+        Lf = self.functions_factor()
         Lw = safe_cholesky(self.kernel_w(self.X), jitter=self.jitter, name="the kernel matrix of w")
         event_shape = (self.n_rows, self.n_latents, *self.output_shape)
         prior_f = MatrixNormal(Lf.new_zeros(event_shape[:2]), Lf, None)
         prior_w = TensorNormal.centred(event_shape, [Lw] + [None] * (len(event_shape) - 1), like=Lw)
         return prior_f, prior_w
-
-    @pyro_method
-    def guided(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from its guide."""
-        mode = self.mode
-        self.set_mode("guide")
-        try:
-            self._load_pyro_samples()
-            return function()
-        finally:
-            self.set_mode(mode)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:
@@ -142,16 +87,3 @@ def _clear(draw: Tensor, event_dim: int, n_plates: int) -> Tensor:
         if draw.dim() > event_dim and draw.shape[-1 - event_dim] == 1:
             draw = draw.squeeze(-1 - event_dim)
     return draw
-
-
-def _rbf(X: Tensor) -> Kernel:
-    """RBF with one length-scale for each column, starting at the column's standard deviation."""
-    spread = X.std(0, correction=0)
-    return RBF(X.shape[1], lengthscale=torch.where(spread > 0, spread, 1.0))
-
-
-def _unit_rbf(X: Tensor) -> Kernel:
-    kernel = _rbf(X)
-    del kernel.variance
-    kernel.register_buffer("variance", X.new_ones(()))
-    return kernel

@@ -7,8 +7,8 @@ import torch
 from helpers import dense, randomise
 from pyro.nn import PyroSample
 
-import pyro_gprn.predict
-from pyro_gprn import GPRN, KroneckerGuide, PosteriorPredictive
+import pyro_gprn.predict.base
+from pyro_gprn import GPRN, KroneckerGuide, posterior_predictive
 
 X = torch.tensor([[0.0], [0.4], [1.0]])
 X_NEW = torch.tensor([[0.1], [0.7]])
@@ -29,7 +29,7 @@ def make(mean="projected", output_factors="full", noise=0.3, X_new=X_NEW):
     )
     guide = KroneckerGuide(model, mean=mean, output_factors=output_factors)
     randomise(guide, 0.5)
-    return model, guide, PosteriorPredictive(model, guide, X_new, Y)
+    return model, guide, posterior_predictive(model, guide, X_new, Y)
 
 
 @torch.no_grad()
@@ -142,7 +142,7 @@ def test_the_size_of_the_blocks_changes_nothing(mean, monkeypatch):
         return [predictive.mean(), predictive.variance(), predictive.log_density(Y[:2])]
 
     expected = everything()
-    monkeypatch.setattr(pyro_gprn.predict, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(pyro_gprn.predict.base, "BLOCK_NUMBERS", 1)
     for ours, theirs in zip(everything(), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert predictive.sample(5).shape == (5, 2, 2, 2)
@@ -160,11 +160,11 @@ def test_gradients_flow_to_new_inputs():
     model, guide, _ = make()
 
     def moments(inputs):
-        predictive = PosteriorPredictive(model, guide, inputs)
+        predictive = posterior_predictive(model, guide, inputs)
         return predictive.mean((0, 1)), predictive.variance((1, slice(None)))
 
     assert torch.autograd.gradcheck(moments, X_new)
-    assert not PosteriorPredictive(model, guide, X_NEW).mean().requires_grad
+    assert not posterior_predictive(model, guide, X_NEW).mean().requires_grad
 
 
 @pytest.mark.parametrize("constructor", [dist.Delta, dist.Normal], ids=["point", "normal"])
@@ -172,13 +172,13 @@ def test_hyperparameters_with_priors_stand_at_the_centre_of_their_guide(construc
     model, guide, _ = make()
     model.kernel_w.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
     model.kernel_w.autoguide("lengthscale", constructor)
-    means = [PosteriorPredictive(model, guide, X_NEW).mean() for _ in range(2)]
+    means = [posterior_predictive(model, guide, X_NEW).mean() for _ in range(2)]
     torch.testing.assert_close(*means, rtol=0, atol=0)
     held = model.kernel_w.lengthscale_map if constructor is dist.Delta else model.kernel_w.lengthscale_loc.exp()
     fixed, fixed_guide, _ = make()
     fixed.kernel_w.lengthscale = held.detach()
     fixed_guide.load_state_dict(guide.state_dict())
-    torch.testing.assert_close(PosteriorPredictive(fixed, fixed_guide, X_NEW, Y).mean(), means[0])
+    torch.testing.assert_close(posterior_predictive(fixed, fixed_guide, X_NEW, Y).mean(), means[0])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_hyperparameters_with_priors_stand_at_the_centre_of_their_guide(construc
 def test_wrong_new_inputs_say_what_was_expected(X_new, message):
     model, guide, _ = make()
     with pytest.raises(ValueError, match=message):
-        PosteriorPredictive(model, guide, X_new)
+        posterior_predictive(model, guide, X_new)
 
 
 def test_wrong_new_outputs_say_what_was_expected():

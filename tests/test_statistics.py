@@ -27,12 +27,43 @@ def test_numpy_and_memory_maps_work(tmp_path):
     torch.testing.assert_close(gram_matrix(Y), gram_matrix(torch.from_numpy(Y)))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_missing_outputs_are_refused_with_their_row(value):
+def test_missing_outputs_have_no_single_gram_matrix():
     Y = torch.zeros(4, 5)
-    Y[2, 3] = value
+    Y[2, 3] = torch.nan
     with pytest.raises(ValueError, match=r"in 1 of 4 rows \(the first: row 2\).*mask"):
-        gram_matrix(Y)
+        print(OutputStatistics.of(Y).gram)
+
+
+@pytest.mark.parametrize("other", [0.0, torch.nan])
+def test_inf_is_refused(other):
+    Y = torch.zeros(4, 5)
+    Y[2, 3], Y[1, 1] = torch.inf, other
+    with pytest.raises(ValueError, match="Y holds inf"):
+        OutputStatistics.of(Y)
+
+
+def test_an_output_without_observations_is_refused():
+    Y = torch.zeros(4, 2, 3)
+    Y[:, 1, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"1 outputs have no observation at all \(the first: output 3\)"):
+        OutputStatistics.of(Y)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
+def test_patterns_of_holes(share):
+    Y = torch.randn(9, 4, 5)
+    Y[torch.rand(9, 4, 5) < share] = torch.nan
+    Y[0] = 1.0
+    known = OutputStatistics.of(Y)
+    flat = Y.flatten(1)
+    pattern_of = torch.zeros(20, dtype=torch.long) if known.pattern_of is None else known.pattern_of
+    assert torch.equal(known.observed[pattern_of].mT, ~flat.isnan())
+    assert len(known.observed.unique(dim=0)) == len(known.observed)
+    for gram, count, pattern in zip(known.grams, known.counts, range(len(known.grams)), strict=True):
+        chosen = flat[:, pattern_of == pattern].nan_to_num().double()
+        assert count == chosen.shape[1]
+        torch.testing.assert_close(gram, chosen @ chosen.mT)
+    assert known.is_complete == (share == 0)
 
 
 def test_statistics_know_their_outputs():

@@ -15,7 +15,7 @@ from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import KroneckerGuide
 from pyro_gprn.metrics import coverage, nrmse
 from pyro_gprn.model import GPRN
-from pyro_gprn.predict import PosteriorPredictive
+from pyro_gprn.predict import PosteriorPredictive, posterior_predictive
 
 N_TRAIN, N_TEST, N_LATENTS = 80, 20, 5
 
@@ -77,7 +77,7 @@ def _fit(X: Tensor, Y: Tensor, X_new: Tensor, *, steps: int, seed: int, progress
             schedule.step()
             bar.set_postfix(bound=f"{-value.item():.4g}", refresh=False)
         guide.update_mean(Y)
-        return PosteriorPredictive(model, guide, X_new)
+        return posterior_predictive(model, guide, X_new)
 
 
 def _draw(path: Path, truth: Tensor, mean: Tensor, deviation: Tensor) -> None:

@@ -14,10 +14,10 @@ from torch.nn import Parameter
 
 from pyro_gprn.checks import check_outputs
 from pyro_gprn.distributions import MatrixNormal, ProjectedTensorNormal, TensorNormal
-from pyro_gprn.handlers import AtCentre
+from pyro_gprn.handlers import AtCentre, isolated
 from pyro_gprn.model import GPRN
 from pyro_gprn.moments import row_second_moment
-from pyro_gprn.statistics import OutputStatistics
+from pyro_gprn.statistics import OutputStatistics, StatisticsMemory
 
 
 class KroneckerGuide(PyroModule):
@@ -75,7 +75,7 @@ class KroneckerGuide(PyroModule):
         self._model = (model,)  # a tuple, so that the model is not a submodule
         self.mean = mean
         self.output_factors = output_factors
-        self._statistics: OutputStatistics | None = None
+        self._statistics = StatisticsMemory()
         self._set_up_functions(init_scale)
         self._set_up_weights(init_scale)
 
@@ -85,7 +85,7 @@ class KroneckerGuide(PyroModule):
 
     def _set_up_functions(self, scale: float) -> None:
         N, K = self.model.n_rows, self.model.n_latents
-        with torch.no_grad():
+        with torch.no_grad(), isolated():
             prior_f, _ = self.model.guided(self.model.prior)
         constant = prior_f.whiten(torch.ones_like(prior_f.loc))[:, :1]
         others = 0.1 * torch.randn(N, K - 1, dtype=constant.dtype).to(constant.device)
@@ -130,14 +130,10 @@ class KroneckerGuide(PyroModule):
         return named or [None] * len(self.model.output_shape)
 
     def statistics(self, Y: Tensor | None = None) -> OutputStatistics:
-        """Gram statistics of the data: one pass over Y when it is new, remembered until it changes."""
+        """Gram statistics of the data, or of the last data for None."""
         if Y is not None:
             Y, _ = check_outputs(Y, None, self.model.n_rows, self.model.output_shape)
-            if self._statistics is None or not self._statistics.describe(Y):
-                self._statistics = OutputStatistics.of(Y)
-        if self._statistics is None:
-            raise ValueError("a guide with mean='projected' holds its mean as B·Y: call it with the data first")
-        return self._statistics
+        return self._statistics.of(Y)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> None:
         if mask is not None and self.mean == "projected":
@@ -157,8 +153,11 @@ class KroneckerGuide(PyroModule):
         #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk
         # the same for every output, so that x_d = B̃ y_d with B̃ = A⁻¹R.
         N, K = self.model.n_rows, self.model.n_latents
-        Y = self.statistics(Y).outputs
-        with poutine.block(), AtCentre():
+        known = self.statistics(Y)
+        if not known.is_complete:
+            raise ValueError("update_mean needs complete outputs")
+        Y = known.outputs
+        with isolated(), poutine.block(), AtCentre():
             (q_f, _), (_, prior_w), noise = self.model.guided(
                 lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
             )

@@ -1,0 +1,177 @@
+"""Predictions with the weights integrated out.
+
+Given a draw of F and of f*, the functions at new inputs, every output is a Gaussian with one covariance for all::
+
+    y*_d | F, f*, Y ~ Normal(c y_d, V)     k = κ_w(X*, X) ∘ (f* Fᵀ)     c = k C_F⁻¹     V = κ_w(X*, X*) ∘ (f* f*ᵀ) − c kᵀ
+
+so the prediction is a mixture over draws in which each new output is a weighting of training outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_gprn.collapsed import CollapsedGPRN
+from pyro_gprn.guides import CollapsedGuide
+from pyro_gprn.handlers import AtCentre, isolated
+from pyro_gprn.linalg import covariance_root, safe_cholesky
+from pyro_gprn.marginal import restrict
+from pyro_gprn.predict.base import Components, PosteriorPredictive
+from pyro_gprn.predict.conditional import Conditional
+from pyro_gprn.selection import OutputSelection
+from pyro_gprn.statistics import OutputStatistics
+
+
+class Weighting(NamedTuple):
+    """New outputs as weightings of training outputs, for ``s`` draws and ``g`` patterns of holes."""
+
+    weights: Tensor  #: c, (s, g, N*, N)
+    covariance: Tensor  #: V, without observation noise, (s, g, N*, N*)
+    noise: Tensor  #: σ_y², (s,)
+
+
+class CollapsedPredictive(PosteriorPredictive):
+    """Predictions from a :class:`~pyro_gprn.CollapsedGPRN`: a mixture over draws of its functions.
+
+    :param model: the model.
+    :param posterior: a :class:`~pyro_gprn.CollapsedGuide`; another Pyro guide of the model, such as ``AutoDelta``; or draws,
+        a mapping from site names to tensors as ``MCMC.get_samples()`` gives, "v" and hyperparameters with priors.
+    :param X_new: ``(N*, P)``.
+    :param Y: the data, if the model has not seen them.
+    :param n_draws: how many components the mixture has. (Of draws all are used.)
+    """
+
+    def __init__(
+        self,
+        model: CollapsedGPRN,
+        posterior: CollapsedGuide | Callable | Mapping[str, Tensor],
+        X_new: Tensor,
+        Y: Tensor | None = None,
+        *,
+        n_draws: int = 128,
+    ) -> None:
+        super().__init__(model, X_new)
+        self._known = model.statistics(Y)
+        with torch.no_grad(), isolated(), poutine.block():
+            if isinstance(posterior, CollapsedGuide):
+                with AtCentre():
+                    V = _antithetic(posterior, n_draws)
+                    mixture = model.guided(lambda: self._weigh(model, V))
+            else:
+                draws = posterior if isinstance(posterior, Mapping) else _run(posterior, self._known.outputs, n_draws)
+                mixture = self._weigh_each(model, draws)
+        self._mixture = mixture
+        self._noise_variance = mixture.noise.mean()
+        self._mean_weights = mixture.weights.mean(0)
+        deviations = (mixture.weights - self._mean_weights).movedim(0, -2) / len(mixture.weights) ** 0.5
+        self._weights_root = torch.linalg.qr(
+            deviations, mode="r"
+        ).R  # (g, N*, r, N), its square the weights' covariance
+
+    def _weigh_each(self, model: CollapsedGPRN, draws: Mapping[str, Tensor]) -> Weighting:
+        """One draw at a time, each with its own hyperparameters."""
+        parts = []
+        for i, v in enumerate(draws["v"]):
+            with poutine.condition(data={name: values[i] for name, values in draws.items()}):
+                parts.append(model.drawn(lambda v=v: self._weigh(model, v.unsqueeze(0))))
+        return Weighting(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+    def _weigh(self, model: CollapsedGPRN, V: Tensor) -> Weighting:
+        """The weighting for draws of V, ``(s, N, K)``, at the hyperparameters' current values."""
+        Lf, Kw, noise = model.covariances()
+        f = Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f)
+        F = Lf @ V
+        white = torch.randn(len(V), len(self.X_new), V.shape[-1], dtype=V.dtype, device=V.device)
+        F_new = f.whitened.mT @ V + f.sample_residual(white)
+        seen = self._known.observed.to(V.dtype)
+        cross = (model.kernel_w(self.X_new, model.X) * (F_new @ F.mT)).unsqueeze(1) * seen.unsqueeze(1)
+        C = restrict(model.output_covariance(F, Kw, noise), self._known)
+        L = safe_cholesky(C, name="the covariance of the outputs")
+        half = torch.linalg.solve_triangular(L, cross.mT, upper=False)  # (s, g, N, N*)
+        weights = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
+        prior = (model.kernel_w(self.X_new) * (F_new @ F_new.mT)).unsqueeze(1)
+        return Weighting(weights, prior - half.mT @ half, noise.expand(len(V)))
+
+    def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return _apply(self._mean_weights, self._known, chosen.positions(block))
+
+    def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        # E over draws of the variance, and the variance over draws of the mean
+        positions = chosen.positions(block)
+        between = _apply(self._weights_root, self._known, positions).square().sum(-2)
+        within = self._mixture.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).mean(0)
+        return between + within[_patterns(self._known, positions, between.shape[-1])].mT
+
+    def _components(self, n_draws: int) -> Components:
+        return _Chosen(self._mixture, self._known, n_draws)
+
+    def _numbers_per_output(self) -> int:
+        return max(self._weights_root.shape[-3] * self._weights_root.shape[-2], self._weights_root.shape[-1])
+
+
+class _Chosen(Components):
+    """``n`` components of a mixture, each as often as the others or once more."""
+
+    def __init__(self, mixture: Weighting, known: OutputStatistics, n: int) -> None:
+        super().__init__(n)
+        available = len(mixture.weights)
+        index = torch.cat([torch.randperm(available) for _ in range(-(-n // available))])[:n]
+        self._mixture = Weighting(*(values[index] for values in mixture))
+        self._known = known
+
+    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return _apply(self._mixture.weights.movedim(1, 0), self._known, chosen.positions(block))
+
+    def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        variances = self._mixture.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)  # (s, g, N*)
+        patterns = _patterns(self._known, chosen.positions(block), block.stop - block.start)
+        return variances[:, patterns].mT
+
+    def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
+        covariance = self._mixture.covariance[components]
+        patterns = _patterns(self._known, chosen.positions(slice(None)), chosen.size)
+        white = torch.randn(len(covariance), covariance.shape[-1], chosen.size).to(covariance)
+        for pattern in range(covariance.shape[1]):
+            some = patterns == pattern
+            white[..., some] = covariance_root(covariance[:, pattern]) @ white[..., some]
+        return white
+
+
+def _apply(maps: Tensor, known: OutputStatistics, positions: slice | Tensor) -> Tensor:
+    """Linear maps ``(g, …, m, N)`` of training outputs, each output by its pattern's: ``(…, m, b)``."""
+    Y = known.outputs.flatten(1)[:, positions].to(maps.dtype)
+    if known.pattern_of is None:
+        return maps[0] @ Y
+    Y = Y.nan_to_num(nan=0.0)
+    result = maps.new_empty(*maps.shape[1:-1], Y.shape[1])
+    patterns = known.pattern_of[positions]
+    for pattern in patterns.unique().tolist():
+        some = patterns == pattern
+        result[..., some] = maps[pattern] @ Y[:, some]
+    return result
+
+
+def _patterns(known: OutputStatistics, positions: slice | Tensor, size: int) -> Tensor:
+    """The pattern of each output at some positions, ``(b,)``."""
+    if known.pattern_of is None:
+        return torch.zeros(size, dtype=torch.long, device=known.grams.device)
+    return known.pattern_of[positions]
+
+
+def _antithetic(guide: CollapsedGuide, n_draws: int) -> Tensor:
+    """Draws of V in pairs that mirror each other about the mean, ``(n_draws, N, K)``."""
+    q = guide.posterior()
+    half = q.rsample((-(-n_draws // 2),)) - q.loc
+    return q.loc + torch.cat([half, -half])[:n_draws]
+
+
+def _run(guide: Callable, Y: Tensor, n_draws: int) -> dict[str, Tensor]:
+    """Draws of a guide's sites."""
+    traces = [poutine.trace(guide).get_trace(Y) for _ in range(n_draws)]
+    names = [name for name in traces[0].stochastic_nodes if not traces[0].nodes[name]["infer"].get("is_auxiliary")]
+    return {name: torch.stack([trace.nodes[name]["value"] for trace in traces]) for name in names}
