@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test test-slow format clean
 
 demo: .venv/installed
 	$(BIN)/pyro-gprn demo
@@ -12,6 +12,9 @@ test: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-slow: .venv/installed
+	$(BIN)/pytest -m slow tests
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

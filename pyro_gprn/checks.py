@@ -106,6 +106,7 @@ def check_effective_outputs(
         return effective_outputs
     if isinstance(effective_outputs, str) or not 0 < effective_outputs <= n_outputs:
         raise ValueError(
-            f"effective_outputs must be None, 'auto' or a number above 0 and at most D = {n_outputs}; got {effective_outputs!r}"
+            f"effective_outputs must be None, 'auto' or a number above 0 and at most D = {n_outputs};"
+            f" got {effective_outputs!r}"
         )
     return float(effective_outputs)

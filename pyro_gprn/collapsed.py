@@ -37,11 +37,11 @@ class CollapsedGPRN(Network):
     What is left to infer is V, N·K numbers, and the hyperparameters; whitened, so that the two do not fight. Works
     with :class:`~pyro.infer.SVI` and any guide for "v" (:class:`~pyro_gprn.CollapsedGuide`, Pyro's ``AutoDelta`` for a
     point estimate, ``AutoLaplaceApproximation``), with ``MCMC(NUTS(model))`` and with ``Predictive``.
-    :func:`~pyro_gprn.fit_collapsed` trains it. A step costs a few N×N Cholesky factorisations, whatever D is. For the same
-    q(F) the bound is at least as tight as the paper's.
+    :func:`~pyro_gprn.fit_collapsed` trains it. A step costs a few N×N Cholesky factorisations, whatever D is. For the
+    same q(F) the bound is at least as tight as the paper's.
 
-    The parameters are those of :class:`~pyro_gprn.GPRN`, with one ``noise_y``, ``kernel_f`` by default with the constant 1
-    added, and:
+    The parameters are those of :class:`~pyro_gprn.GPRN`, with one ``noise_y``, ``kernel_f`` by default with the
+    constant 1 added, and:
 
     :param effective_outputs: how many independent outputs the D outputs are worth: the log-likelihood is multiplied by
         ``effective_outputs / D``. None is D, the model as it stands. Neighbouring points of a field are no independent
@@ -71,7 +71,7 @@ class CollapsedGPRN(Network):
         self._statistics = StatisticsMemory()
 
     def _default_kernel_f(self, X: Tensor) -> Kernel:
-        # The constant lets a function stay away from zero where there are no data; it raised the bound in 16 of 16 trials.
+        # The constant lets a function stay away from zero where there are no data: a higher bound in 16 of 16 trials.
         kernel = unit_rbf(X)
         kernel.lengthscale = kernel.lengthscale.detach() * X.shape[1] ** 0.5
         return Sum(kernel, 1.0)

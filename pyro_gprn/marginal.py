@@ -129,8 +129,8 @@ def effective_outputs(covariance: Tensor, statistics: OutputStatistics) -> float
 
     The model counts D outputs as D independent draws; a smooth field of thousands of points has perhaps twenty. With
     ``C = LLᵀ`` the covariance of independent GPs, ``A = L⁻¹ G L⁻ᵀ / D`` has mean I and, for D independent outputs,
-    off-diagonal entries of variance 1/D. So ``D_eff = N(N−1) / Σ_{i≠j} A_ij²``. Missing outputs: pairs of rows count the
-    outputs that have both.
+    off-diagonal entries of variance 1/D. So ``D_eff = N(N−1) / Σ_{i≠j} A_ij²``. Missing outputs: pairs of rows count
+    the outputs that have both.
 
     :param covariance: ``C``, ``(N, N)``.
     :param statistics: of ``Y``.

@@ -73,7 +73,7 @@ class OutputStatistics:
             rows = (~self.observed.all(0)).nonzero().flatten().tolist()
             raise ValueError(
                 f"Y holds NaN in {len(rows)} of {self.observed.shape[1]} rows (the first: row {rows[0]}), and this"
-                " needs complete outputs. For missing ones use CollapsedGPRN, or KroneckerGuide(mean='full') with a mask."
+                " needs complete outputs. For holes use CollapsedGPRN, or KroneckerGuide(mean='full') with a mask."
             )
         return self.grams[0]
 

@@ -21,8 +21,9 @@ BLOCK_NUMBERS = 2**22
 class Components(ABC):
     """``s`` Gaussians over the new outputs: what they are given one draw each of the latent functions."""
 
-    def __init__(self, n_components: int) -> None:
-        self.n_components = n_components
+    def noise(self, shared: Tensor) -> Tensor:
+        """Observation noise, ``(b,)`` or ``(s, 1, 1)``, where ``shared`` is that of the prediction as a whole."""
+        return shared
 
     @abstractmethod
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
@@ -40,9 +41,9 @@ class Components(ABC):
 class PosteriorPredictive(ABC):
     """Outputs at new inputs, given the data: mean, variance, joint draws and log density.
 
-    Made by :func:`~pyro_gprn.posterior_predictive`. Work goes block by block over the outputs: no array but a result has
-    both N* and D in it. Each method takes ``outputs``, a choice among them, and computes no others: for one output mode
-    an int, a slice or a sequence of ints; for several a tuple with one of these for each mode.
+    Made by :func:`~pyro_gprn.posterior_predictive`. Work goes block by block over the outputs: no array but a result
+    has both N* and D in it. Each method takes ``outputs``, a choice among them, and computes no others: for one output
+    mode an int, a slice or a sequence of ints; for several a tuple with one of these for each mode.
     """
 
     def __init__(self, model: Network, X_new: Tensor) -> None:
@@ -97,7 +98,8 @@ class PosteriorPredictive(ABC):
             some = slice(start, start + at_once)
             result[some] += components.deviation(chosen, some)
             if noise:
-                result[some] += self._noise(chosen).sqrt() * torch.randn_like(result[some])
+                scale = components.noise(self._noise(chosen)).sqrt().expand_as(result)[some]
+                result[some] += scale * torch.randn_like(scale)
         return chosen.reshape(result)
 
     @torch.no_grad()
@@ -117,7 +119,7 @@ class PosteriorPredictive(ABC):
         y = Y_new.reshape(len(self.X_new), chosen.size).to(result)
         noise = self._noise(chosen).expand(chosen.size)
         for block in self._blocks(chosen, n_draws * len(self.X_new)):
-            scale = (components.variance(chosen, block) + noise[block]).sqrt()
+            scale = (components.variance(chosen, block) + components.noise(noise[block])).sqrt()
             by_component = Normal(components.mean(chosen, block), scale, validate_args=False).log_prob(y[:, block])
             result[:, block] = by_component.logsumexp(0) - math.log(n_draws)
         return chosen.reshape(result)

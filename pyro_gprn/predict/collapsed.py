@@ -2,7 +2,7 @@
 
 Given a draw of F and of f*, the functions at new inputs, every output is a Gaussian with one covariance for all::
 
-    y*_d | F, f*, Y ~ Normal(c y_d, V)     k = κ_w(X*, X) ∘ (f* Fᵀ)     c = k C_F⁻¹     V = κ_w(X*, X*) ∘ (f* f*ᵀ) − c kᵀ
+    y*_d | F, f*, Y ~ Normal(c y_d, V)     k = κ_w(X*,X) ∘ (f* Fᵀ)     c = k C_F⁻¹     V = κ_w(X*,X*) ∘ (f* f*ᵀ) − c kᵀ
 
 so the prediction is a mixture over draws in which each new output is a weighting of training outputs.
 """
@@ -39,8 +39,8 @@ class CollapsedPredictive(PosteriorPredictive):
     """Predictions from a :class:`~pyro_gprn.CollapsedGPRN`: a mixture over draws of its functions.
 
     :param model: the model.
-    :param posterior: a :class:`~pyro_gprn.CollapsedGuide`; another Pyro guide of the model, such as ``AutoDelta``; or draws,
-        a mapping from site names to tensors as ``MCMC.get_samples()`` gives, "v" and hyperparameters with priors.
+    :param posterior: a :class:`~pyro_gprn.CollapsedGuide`; another Pyro guide of the model, such as ``AutoDelta``; or
+        draws, a mapping from site names to tensors as ``MCMC.get_samples()`` gives, "v" and hyperparameters with priors.
     :param X_new: ``(N*, P)``.
     :param Y: the data, if the model has not seen them.
     :param n_draws: how many components the mixture has. (Of draws all are used.)
@@ -118,7 +118,6 @@ class _Chosen(Components):
     """``n`` components of a mixture, each as often as the others or once more."""
 
     def __init__(self, mixture: Weighting, known: OutputStatistics, n: int) -> None:
-        super().__init__(n)
         available = len(mixture.weights)
         index = torch.cat([torch.randperm(available) for _ in range(-(-n // available))])[:n]
         self._mixture = Weighting(*(values[index] for values in mixture))
@@ -131,6 +130,9 @@ class _Chosen(Components):
         variances = self._mixture.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)  # (s, g, N*)
         patterns = _patterns(self._known, chosen.positions(block), block.stop - block.start)
         return variances[:, patterns].mT
+
+    def noise(self, shared: Tensor) -> Tensor:
+        return self._mixture.noise[:, None, None]
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         covariance = self._mixture.covariance[components]

@@ -144,7 +144,6 @@ class _GivenFunctions(Components):
     """The Gaussians of y* given draws of f*, ``(s, N*, K)``."""
 
     def __init__(self, functions: Tensor, weights: _Weights) -> None:
-        super().__init__(len(functions))
         self._functions, self._weights = functions, weights
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
