@@ -35,8 +35,8 @@ class CollapsedGPRN(Network):
         y_d ~ Normal(0, K_w ∘ (F Fᵀ) + σ_y² I)               site "y", (N, d_1, …, d_M), every output d alike
 
     What is left to infer is V, N·K numbers, and the hyperparameters; whitened, so that the two do not fight. Works
-    with :class:`~pyro.infer.SVI` and any guide for "v" (:class:`~pyro_gprn.CollapsedGuide`, Pyro's ``AutoDelta`` for a
-    point estimate, ``AutoLaplaceApproximation``), with ``MCMC(NUTS(model))`` and with ``Predictive``.
+    with :class:`~pyro.infer.SVI` and any guide for "v" (:class:`~pyro_gprn.CollapsedGuide`, or Pyro's ``AutoDelta``), with
+    ``MCMC(NUTS(model))`` and with ``Predictive``.
     :func:`~pyro_gprn.fit_collapsed` trains it. A step costs a few N×N Cholesky factorisations, whatever D is. For the
     same q(F) the bound is at least as tight as the paper's.
 
@@ -98,10 +98,10 @@ class CollapsedGPRN(Network):
 
     def covariances_and_log_prior(self) -> tuple[Covariances, Tensor | float]:
         """:meth:`covariances` at hyperparameters drawn from their guides, and Σ log p − log q of those with priors."""
+        if not any(getattr(module, "_pyro_samples", None) for module in self.modules()):
+            return self.covariances(), 0.0
         guide_trace = poutine.trace(self.guided).get_trace(self.covariances)
         covariances = guide_trace.nodes["_RETURN"]["value"]
-        if not guide_trace.stochastic_nodes:
-            return covariances, 0.0
         model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
         return covariances, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
 

@@ -20,8 +20,6 @@ class CollapsedGuide(PyroModule):
     Its KL to the prior is closed form, and Pyro's ``TraceMeanField_ELBO`` takes it up. It starts with the first latent
     function at the constant 1 and the others near zero: independent GPs that share one kernel.
 
-    For cheaper posteriors Pyro has ``AutoDelta(model)``, a point estimate, and ``AutoLaplaceApproximation(model)``.
-
     :param model: the model it is a posterior of.
     :param init_scale: standard deviation that q starts with.
     :param init_latents: spread of the means of the latents beyond the first.
@@ -55,7 +53,7 @@ class CollapsedGuide(PyroModule):
 
     def posterior(self) -> MatrixNormal:
         """``q(V)`` over ``(N, K)``."""
-        return MatrixNormal(self.v_loc, self.v_scale_row, self.v_scale_col)
+        return MatrixNormal(self.v_loc, self.v_scale_row, self.v_scale_col, validate_args=False)
 
     def forward(self, Y: Tensor | None = None) -> None:
         self.model.guided(lambda: None)  # hyperparameters with priors

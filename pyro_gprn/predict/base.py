@@ -64,7 +64,7 @@ class PosteriorPredictive(ABC):
         """A mixture that stands for the distribution of y* without noise."""
 
     @abstractmethod
-    def _numbers_per_output(self) -> int:
+    def _numbers_per_output(self) -> tuple[int, int]:
         """How many numbers :meth:`_mean` and :meth:`_variance` hold for each output of a block."""
 
     def mean(self, outputs: Outputs = None) -> Tensor:
@@ -72,7 +72,7 @@ class PosteriorPredictive(ABC):
         chosen = OutputSelection(outputs, self.output_shape)
         with self._gradients():
             result = self._empty(chosen)
-            for block in self._blocks(chosen, self._numbers_per_output()):
+            for block in self._blocks(chosen, self._numbers_per_output()[0]):
                 result[:, block] = self._mean(chosen, block)
             return chosen.reshape(result)
 
@@ -81,7 +81,7 @@ class PosteriorPredictive(ABC):
         chosen = OutputSelection(outputs, self.output_shape)
         with self._gradients():
             result = self._empty(chosen)
-            for block in self._blocks(chosen, self._numbers_per_output()):
+            for block in self._blocks(chosen, self._numbers_per_output()[1]):
                 result[:, block] = self._variance(chosen, block)
             return chosen.reshape(result + self._noise(chosen) if noise else result)
 

@@ -40,7 +40,7 @@ class CollapsedPredictive(PosteriorPredictive):
 
     :param model: the model.
     :param posterior: a :class:`~pyro_gprn.CollapsedGuide`; another Pyro guide of the model, such as ``AutoDelta``; or
-        draws, a mapping from site names to tensors as ``MCMC.get_samples()`` gives, "v" and hyperparameters with priors.
+        draws, a mapping from site names to tensors as ``MCMC.get_samples()`` gives: "v" and drawn hyperparameters.
     :param X_new: ``(N*, P)``.
     :param Y: the data, if the model has not seen them.
     :param n_draws: how many components the mixture has. (Of draws all are used.)
@@ -110,8 +110,9 @@ class CollapsedPredictive(PosteriorPredictive):
     def _components(self, n_draws: int) -> Components:
         return _Chosen(self._mixture, self._known, n_draws)
 
-    def _numbers_per_output(self) -> int:
-        return max(self._weights_root.shape[-3] * self._weights_root.shape[-2], self._weights_root.shape[-1])
+    def _numbers_per_output(self) -> tuple[int, int]:
+        _, n_new, rank, n_rows = self._weights_root.shape
+        return max(n_new, n_rows), max(n_new * rank, n_rows)
 
 
 class _Chosen(Components):

@@ -66,8 +66,8 @@ class KroneckerPredictive(PosteriorPredictive):
     def _components(self, n_draws: int) -> Components:
         return _GivenFunctions(self._f.sample(n_draws), self._w)
 
-    def _numbers_per_output(self) -> int:
-        return max(self._f.mean.numel(), self._w.n_rows)
+    def _numbers_per_output(self) -> tuple[int, int]:
+        return (max(self._f.mean.numel(), self._w.n_rows),) * 2
 
 
 class _Carried(NamedTuple):
