@@ -9,7 +9,7 @@ from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
 from pyro_gprn.model import GPRN
-from pyro_gprn.predict import PosteriorPredictive, posterior_predictive
+from pyro_gprn.predict import PosteriorPredictive, posterior_predictive, sample_weights
 from pyro_gprn.training import CollapsedFit, fit_collapsed
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "TensorNormal",
     "fit_collapsed",
     "posterior_predictive",
+    "sample_weights",
 ]

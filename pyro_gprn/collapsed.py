@@ -35,10 +35,10 @@ class CollapsedGPRN(Network):
         y_d ~ Normal(0, K_w ∘ (F Fᵀ) + σ_y² I)               site "y", (N, d_1, …, d_M), every output d alike
 
     What is left to infer is V, N·K numbers, and the hyperparameters; whitened, so that the two do not fight. Works
-    with :class:`~pyro.infer.SVI` and any guide for "v" (:class:`~pyro_gprn.CollapsedGuide`, or Pyro's ``AutoDelta``), with
-    ``MCMC(NUTS(model))`` and with ``Predictive``.
-    :func:`~pyro_gprn.fit_collapsed` trains it. A step costs a few N×N Cholesky factorisations, whatever D is. For the
-    same q(F) the bound is at least as tight as the paper's.
+    with :class:`~pyro.infer.SVI` and any guide for "v" (:class:`~pyro_gprn.CollapsedGuide`, Pyro's ``AutoDelta``), with
+    ``MCMC(NUTS(model))`` and with ``Predictive``; :func:`~pyro_gprn.fit_collapsed` trains it without tuning. A step
+    costs a few N×N Cholesky factorisations, whatever D is. For the same q(F) the bound is at least as tight as the
+    paper's.
 
     The parameters are those of :class:`~pyro_gprn.GPRN`, with one ``noise_y``, ``kernel_f`` by default with the
     constant 1 added, and:

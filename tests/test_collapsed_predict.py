@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 import pyro_gprn.predict.base
-from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive
+from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive, sample_weights
 
 X = torch.linspace(0, 1, 5)[:, None]
 X_NEW = torch.tensor([[0.1], [0.45], [1.3]])
@@ -122,3 +122,28 @@ def test_float32_outputs_are_fine():
     single = posterior_predictive(model, guide, X_NEW, Y).mean()
     torch.manual_seed(0)
     torch.testing.assert_close(posterior_predictive(model, guide, X_NEW, Y.double()).mean(), single)
+
+
+@pytest.mark.parametrize("outputs", [Y, holes()], ids=["complete", "holes"])
+@torch.no_grad()
+def test_draws_of_the_weights_are_those_of_the_dense_posterior(outputs):
+    model = make(noise_f=0.2)
+    guide = CollapsedGuide(model, init_scale=1e-8)  # F is known: what is left is Gaussian
+    F = model.functions_factor() @ guide.v_loc
+    inputs = torch.cat([model.X, X_NEW.double()])
+    prior = torch.kron(torch.eye(2).double(), model.kernel_w(inputs))  # of (w_1, w_2) at all inputs
+    draws = sample_weights(model, guide, X_NEW, 4000, outputs=(0, slice(None)), Y=outputs)
+    assert draws.shape == (4000, 3, 2, 3)
+    for d in range(3):
+        y = outputs[:, 0, d].double()
+        seen = (~y.isnan()).nonzero().flatten()
+        mixing = torch.zeros(5, 2, 8, dtype=torch.float64)
+        for n in range(5):
+            mixing[n, :, n] = F[n]
+        mixing = mixing.reshape(5, 16)[seen]
+        gain = prior @ mixing.mT @ torch.linalg.inv(mixing @ prior @ mixing.mT + 0.09 * torch.eye(len(seen)))
+        mean = (gain @ y[seen]).reshape(2, 8)[:, 5:].T
+        covariance = prior - gain @ mixing @ prior
+        deviation = covariance.diagonal().clamp(min=0).sqrt().reshape(2, 8)[:, 5:].T
+        assert ((draws[..., d].mean(0) - mean).abs() < 4.5 * deviation / 4000**0.5 + 1e-6).all()
+        torch.testing.assert_close(draws[..., d].std(0), deviation, rtol=0.1, atol=1e-4)

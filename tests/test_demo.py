@@ -10,11 +10,12 @@ from pyro_gprn.experiments.cli import main
 
 def test_demo_prints_its_scores_and_draws_its_figure(tmp_path, capsys):
     figure = tmp_path / "demo.png"
-    main(["demo", "--steps", "30", "--quiet", "--figure", str(figure)])
+    main(["demo", "--quiet", "--figure", str(figure)])
     printed = capsys.readouterr()
     scores = dict(line.rsplit(maxsplit=1) for line in printed.out.splitlines()[1:])
-    assert float(scores["NRMSE, GPRN"]) < 0.6 * float(scores["NRMSE, the mean field"])
-    assert 0 <= float(scores["coverage of 95 % intervals"]) <= 1
+    assert float(scores["NRMSE, GPRN"]) <= float(scores["NRMSE, independent GPs"])
+    assert float(scores["NRMSE, independent GPs"]) < float(scores["NRMSE, the mean field"])
+    assert 0.90 <= float(scores["coverage of 95 % intervals"]) <= 0.99
     assert figure.stat().st_size > 10_000
     assert str(figure.resolve()) in printed.out
     assert printed.err == ""

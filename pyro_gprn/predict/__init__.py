@@ -12,8 +12,15 @@ from pyro_gprn.network import Network
 from pyro_gprn.predict.base import PosteriorPredictive
 from pyro_gprn.predict.collapsed import CollapsedPredictive
 from pyro_gprn.predict.kronecker import KroneckerPredictive
+from pyro_gprn.predict.weights import sample_weights
 
-__all__ = ["CollapsedPredictive", "KroneckerPredictive", "PosteriorPredictive", "posterior_predictive"]
+__all__ = [
+    "CollapsedPredictive",
+    "KroneckerPredictive",
+    "PosteriorPredictive",
+    "posterior_predictive",
+    "sample_weights",
+]
 
 
 def posterior_predictive(
