@@ -124,6 +124,13 @@ def test_missing_outputs():
     assert torch.isfinite(mean).all()
 
 
+def test_very_many_patterns_of_holes_are_pointed_out():
+    X, Y = torch.rand(40, 1), torch.randn(40, 40)
+    Y[torch.arange(40), torch.arange(40)] = torch.nan
+    with pytest.warns(UserWarning, match=r"40 patterns of missing outputs.*KroneckerGuide\(mean='full'\) and a mask"):
+        fit_collapsed(CollapsedGPRN(X, 40, 1), Y, **QUICK | {"steps": 2})
+
+
 def test_priors_on_hyperparameters():
     X, Y = bumps(15)
     model = CollapsedGPRN(X, 50, 2)
