@@ -13,8 +13,8 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
    rate 0.02, in less time. L-BFGS on fixed draws with a free row covariance fails: the covariance learns to cancel the
    very draws (bound on fresh draws -357 on the blob). A point estimate (MAP) was worse on every field.
 4. *Holes.* A step costs a Cholesky factor for each pattern of holes. Step for step that is cheaper than the masked
-   KroneckerGuide up to about 1.3 D K / N patterns (25 at N = 64, D = 200; 80 at N = 64, D = 1000; 7 at N = D = 200; K = 5);
-   since the latter needs many times the steps, a message points to it above ten times D K / N.
+   KroneckerGuide up to about 1.3 D K / N patterns (with K = 5, 25 at N = 64 and D = 200, 80 at N = 64 and D = 1000, 7
+   at N = D = 200); since the latter needs many times the steps, a message points to it above ten times D K / N.
 5. *Hyperparameters stay in a box* taken from the data: length-scales within the distances between inputs, noise down to
    1e-6 of the outputs' scale.
 """
