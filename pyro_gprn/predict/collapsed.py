@@ -31,8 +31,20 @@ class Weighting(NamedTuple):
     """New outputs as weightings of training outputs, for ``s`` draws and ``g`` patterns of holes."""
 
     weights: Tensor  #: c, (s, g, N*, N)
-    covariance: Tensor  #: V, without observation noise, (s, g, N*, N*)
+    half: Tensor  #: L⁻¹kᵀ with C = LLᵀ, so that V = prior − halfᵀ half, (s, g, N, N*)
+    functions: Tensor  #: f*, (s, N*, K)
+    kernel: Tensor  #: κ_w(X*, X*), (s, N*, N*)
     noise: Tensor  #: σ_y², (s,)
+
+    def covariance(self, draws: Tensor) -> Tensor:
+        """``V`` of some draws, without observation noise, ``(c, g, N*, N*)``."""
+        f, half = self.functions[draws], self.half[draws]
+        return (self.kernel[draws] * (f @ f.mT)).unsqueeze(1) - half.mT @ half
+
+    def variance(self) -> Tensor:
+        """The diagonal of ``V`` of all draws, ``(s, g, N*)``."""
+        prior = self.kernel.diagonal(dim1=-2, dim2=-1) * self.functions.square().sum(-1)
+        return (prior.unsqueeze(1) - self.half.square().sum(-2)).clamp(min=0.0)
 
 
 class CollapsedPredictive(PosteriorPredictive):
@@ -69,9 +81,8 @@ class CollapsedPredictive(PosteriorPredictive):
         self._noise_variance = mixture.noise.mean()
         self._mean_weights = mixture.weights.mean(0)
         deviations = (mixture.weights - self._mean_weights).movedim(0, -2) / len(mixture.weights) ** 0.5
-        self._weights_root = torch.linalg.qr(
-            deviations, mode="r"
-        ).R  # (g, N*, r, N), its square the weights' covariance
+        self._weights_root = torch.linalg.qr(deviations, mode="r").R  # of the covariance over draws, (g, N*, r, N)
+        self._variance_within = mixture.variance().mean(0)  # (g, N*)
 
     def _weigh_each(self, model: CollapsedGPRN, draws: Mapping[str, Tensor]) -> Weighting:
         """One draw at a time, each with its own hyperparameters."""
@@ -94,8 +105,8 @@ class CollapsedPredictive(PosteriorPredictive):
         L = safe_cholesky(C, name="the covariance of the outputs")
         half = torch.linalg.solve_triangular(L, cross.mT, upper=False)  # (s, g, N, N*)
         weights = torch.linalg.solve_triangular(L.mT, half, upper=True).mT
-        prior = (model.kernel_w(self.X_new) * (F_new @ F_new.mT)).unsqueeze(1)
-        return Weighting(weights, prior - half.mT @ half, noise.expand(len(V)))
+        kernel = model.kernel_w(self.X_new).expand(len(V), -1, -1)
+        return Weighting(weights, half, F_new, kernel, noise.expand(len(V)))
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return _apply(self._mean_weights, self._known, chosen.positions(block))
@@ -104,8 +115,7 @@ class CollapsedPredictive(PosteriorPredictive):
         # E over draws of the variance, and the variance over draws of the mean
         positions = chosen.positions(block)
         between = _apply(self._weights_root, self._known, positions).square().sum(-2)
-        within = self._mixture.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).mean(0)
-        return between + within[_patterns(self._known, positions, between.shape[-1])].mT
+        return between + self._variance_within[_patterns(self._known, positions, between.shape[-1])].mT
 
     def _components(self, n_draws: int) -> Components:
         return _Chosen(self._mixture, self._known, n_draws)
@@ -120,23 +130,23 @@ class _Chosen(Components):
 
     def __init__(self, mixture: Weighting, known: OutputStatistics, n: int) -> None:
         available = len(mixture.weights)
-        index = torch.cat([torch.randperm(available) for _ in range(-(-n // available))])[:n]
-        self._mixture = Weighting(*(values[index] for values in mixture))
-        self._known = known
+        self._draws = torch.cat([torch.randperm(available) for _ in range(-(-n // available))])[:n]
+        self._mixture, self._known = mixture, known
+        self._variance = mixture.variance()[self._draws]  # (n, g, N*)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return _apply(self._mixture.weights.movedim(1, 0), self._known, chosen.positions(block))
+        weights = self._mixture.weights[self._draws].movedim(1, 0)
+        return _apply(weights, self._known, chosen.positions(block))
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        variances = self._mixture.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)  # (s, g, N*)
         patterns = _patterns(self._known, chosen.positions(block), block.stop - block.start)
-        return variances[:, patterns].mT
+        return self._variance[:, patterns].mT
 
     def noise(self, shared: Tensor) -> Tensor:
-        return self._mixture.noise[:, None, None]
+        return self._mixture.noise[self._draws, None, None]
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
-        covariance = self._mixture.covariance[components]
+        covariance = self._mixture.covariance(self._draws[components])
         patterns = _patterns(self._known, chosen.positions(slice(None)), chosen.size)
         white = torch.randn(len(covariance), covariance.shape[-1], chosen.size).to(covariance)
         for pattern in range(covariance.shape[1]):
