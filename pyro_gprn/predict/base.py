@@ -15,7 +15,7 @@ from pyro_gprn.network import Network
 from pyro_gprn.selection import Outputs, OutputSelection
 
 #: How many numbers an intermediate array of one block of outputs may hold.
-BLOCK_NUMBERS = 2**22
+BLOCK_NUMBERS = 2**21
 
 
 class Components(ABC):
