@@ -210,3 +210,11 @@ def test_wrong_arguments_have_their_own_errors(settings, message):
     X, Y = bumps(5)
     with pytest.raises(ValueError, match=message):
         fit_collapsed(CollapsedGPRN(X, 50, 2), Y, **QUICK | settings)
+
+
+@pytest.mark.slow
+def test_five_hundred_rows_and_twenty_latents_train():
+    X, Y = bumps(500, n_outputs=1000, noise=0.05)
+    model = CollapsedGPRN(X, 1000, 20, effective_outputs="auto")
+    fit = fit_collapsed(model, Y, steps=60, progress=False, seed=0)
+    assert fit.bound > fit.start
