@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.distributions import outer
 from pyro_gprn.factors import Factor
 
 #: What may be chosen of one mode.
@@ -36,21 +36,20 @@ class OutputSelection:
                 f"outputs must be None or have one entry for each of the {len(output_shape)} output modes"
                 f" {tuple(output_shape)}; got {len(choices)}"
             )
-        self._output_shape = output_shape
         self.indices = [_index(choice, size) for choice, size in zip(choices, output_shape, strict=True)]
         kept = zip(choices, self.indices, strict=True)
         self.shape = Size(len(index) for choice, index in kept if not isinstance(choice, int))
         self.size = Size(len(index) for index in self.indices).numel()
         self._is_everything = outputs is None
+        self._flat = torch.zeros((), dtype=torch.long)  # of the chosen among all outputs
+        if not self._is_everything:
+            for index, size in zip(self.indices, output_shape, strict=True):
+                self._flat = self._flat.unsqueeze(-1) * size + index
+        self._flat = self._flat.flatten()
 
     def positions(self, block: slice) -> slice | Tensor:
         """Where a block of the chosen outputs stands among all outputs, flattened."""
-        if self._is_everything:
-            return block
-        flat = torch.zeros((), dtype=torch.long)
-        for index, size in zip(self.indices, self._output_shape, strict=True):
-            flat = flat.unsqueeze(-1) * size + index
-        return flat.flatten()[block]
+        return block if self._is_everything else self._flat[block]
 
     def blocks(self, size: int) -> Iterator[slice]:
         """The chosen outputs in blocks of at most ``size``."""
@@ -71,16 +70,19 @@ class OutputSelection:
             return list(factors)
         return [factor.select(index) for factor, index in zip(factors, self.indices, strict=True)]
 
-    def variances(self, factors: Sequence[Factor]) -> Tensor:
-        """The diagonal of the Kronecker product of the modes' covariances, ``(size,)``."""
-        pairs = zip(factors, self.indices, strict=True)
-        return outer(factor.variance()[index] for factor, index in pairs).flatten()
+    def variances(self, factors: Sequence[Factor], block: slice = slice(None)) -> Tensor:
+        """The diagonal of the Kronecker product of the modes' covariances, for a block of the chosen, ``(b,)``."""
+        places = torch.arange(*block.indices(self.size))
+        by_mode = torch.unravel_index(places, [len(index) for index in self.indices])
+        modes = zip(factors, self.indices, by_mode, strict=True)
+        return reduce(torch.mul, (factor.variance()[index[place]] for factor, index, place in modes))
 
 
 def _index(choice: ModeChoice, size: int) -> Tensor:
     """One mode's choice as a vector of indices."""
     if isinstance(choice, slice):
-        index = torch.tensor(range(size)[choice], dtype=torch.long)
+        picked = range(size)[choice]
+        index = torch.arange(picked.start, picked.stop, picked.step) if picked else torch.arange(0)
     else:
         requested = torch.as_tensor(choice).reshape(-1)
         if requested.is_floating_point() or requested.dtype == torch.bool:

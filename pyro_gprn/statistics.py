@@ -77,6 +77,18 @@ class OutputStatistics:
             )
         return self.grams[0]
 
+    @property
+    def n_observed(self) -> float:
+        """How many numbers of Y were observed."""
+        return (self.counts * self.observed.sum(1)).sum().item()
+
+    def patterns_at(self, positions: slice | Tensor) -> Tensor:
+        """The pattern of each output at some positions among the flattened ones, ``(b,)``."""
+        if self.pattern_of is not None:
+            return self.pattern_of[positions]
+        chosen = self.outputs[:1].flatten()[positions]  # only to count them
+        return torch.zeros(len(chosen), dtype=torch.long, device=chosen.device)
+
     def describe(self, outputs: Tensor) -> bool:
         """Whether these are the statistics of exactly this tensor (or a view of all of it), unchanged."""
         return (

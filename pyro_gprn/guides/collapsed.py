@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.distributions import MatrixNormal
+from pyro_gprn.guides.start import whitened_start
 from pyro_gprn.handlers import isolated
 
 
@@ -40,10 +41,8 @@ class CollapsedGuide(PyroModule):
         N, K = model.n_rows, model.n_latents
         with torch.no_grad(), isolated():
             Lf = model.guided(model.functions_factor)
-        constant = torch.linalg.solve_triangular(Lf, torch.ones_like(Lf[:, :1]), upper=False)
-        others = init_latents * torch.randn(N, K - 1, dtype=Lf.dtype).to(Lf.device)
         identity = {size: torch.eye(size, dtype=Lf.dtype, device=Lf.device) for size in (N, K)}
-        self.v_loc = Parameter(torch.cat([constant, others], dim=1))
+        self.v_loc = Parameter(whitened_start(Lf, K, init_latents))
         self.v_scale_row = PyroParam(init_scale * identity[N], constraints.lower_cholesky)
         self.v_scale_col = PyroParam(identity[K].clone(), constraints.lower_cholesky)
 

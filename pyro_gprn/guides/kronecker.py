@@ -14,6 +14,7 @@ from torch.nn import Parameter
 
 from pyro_gprn.checks import check_outputs
 from pyro_gprn.distributions import MatrixNormal, ProjectedTensorNormal, TensorNormal
+from pyro_gprn.guides.start import whitened_start
 from pyro_gprn.handlers import AtCentre, isolated
 from pyro_gprn.model import GPRN
 from pyro_gprn.moments import row_second_moment
@@ -86,10 +87,8 @@ class KroneckerGuide(PyroModule):
     def _set_up_functions(self, scale: float) -> None:
         N, K = self.model.n_rows, self.model.n_latents
         with torch.no_grad(), isolated():
-            prior_f, _ = self.model.guided(self.model.prior)
-        constant = prior_f.whiten(torch.ones_like(prior_f.loc))[:, :1]
-        others = 0.1 * torch.randn(N, K - 1, dtype=constant.dtype).to(constant.device)
-        self.f_loc = Parameter(torch.cat([constant, others], dim=1))
+            Lf = self.model.guided(self.model.functions_factor)
+        self.f_loc = Parameter(whitened_start(Lf, K))
         self.f_scale_row = self._triangle(N, scale)
         self.f_scale_col = self._triangle(K, 1.0)
 

@@ -115,7 +115,7 @@ class CollapsedPredictive(PosteriorPredictive):
         # E over draws of the variance, and the variance over draws of the mean
         positions = chosen.positions(block)
         between = _apply(self._weights_root, self._known, positions).square().sum(-2)
-        return between + self._variance_within[_patterns(self._known, positions, between.shape[-1])].mT
+        return between + self._variance_within[self._known.patterns_at(positions)].mT
 
     def _components(self, n_draws: int) -> Components:
         return _Chosen(self._mixture, self._known, n_draws)
@@ -132,22 +132,21 @@ class _Chosen(Components):
         available = len(mixture.weights)
         self._draws = torch.cat([torch.randperm(available) for _ in range(-(-n // available))])[:n]
         self._mixture, self._known = mixture, known
+        self._weights = mixture.weights[self._draws].movedim(1, 0)  # (g, n, N*, N)
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        weights = self._mixture.weights[self._draws].movedim(1, 0)
-        return _apply(weights, self._known, chosen.positions(block))
+        return _apply(self._weights, self._known, chosen.positions(block))
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        patterns = _patterns(self._known, chosen.positions(block), block.stop - block.start)
-        return self._variance[:, patterns].mT
+        return self._variance[:, self._known.patterns_at(chosen.positions(block))].mT
 
     def noise(self, shared: Tensor) -> Tensor:
         return self._mixture.noise[self._draws, None, None]
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         covariance = self._mixture.covariance(self._draws[components])
-        patterns = _patterns(self._known, chosen.positions(slice(None)), chosen.size)
+        patterns = self._known.patterns_at(chosen.positions(slice(None)))
         white = torch.randn(len(covariance), covariance.shape[-1], chosen.size).to(covariance)
         for pattern in range(covariance.shape[1]):
             some = patterns == pattern
@@ -167,13 +166,6 @@ def _apply(maps: Tensor, known: OutputStatistics, positions: slice | Tensor) -> 
         some = patterns == pattern
         result[..., some] = maps[pattern] @ Y[:, some]
     return result
-
-
-def _patterns(known: OutputStatistics, positions: slice | Tensor, size: int) -> Tensor:
-    """The pattern of each output at some positions, ``(b,)``."""
-    if known.pattern_of is None:
-        return torch.zeros(size, dtype=torch.long, device=known.grams.device)
-    return known.pattern_of[positions]
 
 
 def _antithetic(guide: CollapsedGuide, n_draws: int) -> Tensor:

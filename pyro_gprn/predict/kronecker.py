@@ -123,7 +123,7 @@ class _Weights:
         """``tr(Cov(w_nd) ffᵀ)``, ``(…, N*, b)``, for ``ffᵀ`` of shape ``(…, N*, K, K)``."""
         by_residual = self._rows.residual.diagonal().clamp(min=0.0) * f_squared.diagonal(dim1=-2, dim2=-1).sum(-1)
         by_spread = self._rows.spread.diagonal() * (f_squared * self._columns).sum((-2, -1))
-        return by_residual.unsqueeze(-1) + by_spread.unsqueeze(-1) * chosen.variances(self._outputs)[block]
+        return by_residual.unsqueeze(-1) + by_spread.unsqueeze(-1) * chosen.variances(self._outputs, block)
 
     def deviation(self, f: Tensor, chosen: OutputSelection) -> Tensor:
         """Draws of ``Σ_k f_k (W* − E[W*])_k``, ``(s, N*, size)``, given draws ``f``, ``(s, N*, K)``."""

@@ -48,11 +48,8 @@ def sample_weights(
             lambda: (model.covariances(), model.kernel_w(torch.cat([model.X, X_new])))
         )
     N, K = model.n_rows, model.n_latents
-    y = known.outputs.flatten(1)[:, chosen.positions(slice(None))].to(Lf.dtype)
-    pattern_of = (
-        torch.zeros(known.outputs[0].numel(), dtype=torch.long) if known.pattern_of is None else known.pattern_of
-    )
-    patterns = pattern_of[chosen.positions(slice(None))]
+    positions = chosen.positions(slice(None))
+    y, patterns = known.outputs.flatten(1)[:, positions].to(Lf.dtype), known.patterns_at(positions)
     root = covariance_root(everywhere)
     draws = []
     for v in guide.posterior().sample((n_draws,)):

@@ -31,6 +31,7 @@ from torch import Tensor
 from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.guides.collapsed import CollapsedGuide
 from pyro_gprn.handlers import isolated
+from pyro_gprn.statistics import OutputStatistics
 from pyro_gprn.training.independent import fit_independent, read_effective_outputs
 from pyro_gprn.training.variational import Stage2, copy_state
 
@@ -87,12 +88,12 @@ def fit_collapsed(
         raise ValueError(f"steps and restarts must be at least 1; got {steps} and {restarts}")
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
-    _check_patterns(model, Y)
+    known = model.statistics(Y)
+    _check_patterns(model, known)
     with isolated(), torch.random.fork_rng(enabled=seed is not None), warnings.catch_warnings():
         if seed is not None:
             torch.manual_seed(seed)
         warnings.simplefilter("ignore", RuntimeWarning)  # jitter on the way; the end is checked
-        known = model.statistics(Y)
         evidence = fit_independent(model, known)
         if model.effective_outputs == "auto":
             model.effective_outputs = read_effective_outputs(model, known)
@@ -111,8 +112,8 @@ def fit_collapsed(
         return best
 
 
-def _check_patterns(model: CollapsedGPRN, Y: Tensor) -> None:
-    n_patterns = len(model.statistics(Y).counts)
+def _check_patterns(model: CollapsedGPRN, known: OutputStatistics) -> None:
+    n_patterns = len(known.counts)
     if n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / model.n_rows):
         warnings.warn(
             f"Y has {n_patterns} patterns of missing outputs, each with a Cholesky factor of its own at every step;"

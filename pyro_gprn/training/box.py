@@ -19,8 +19,7 @@ class Box:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        seen = (known.counts * known.observed.sum(1)).sum()
-        power = (known.grams.diagonal(dim1=-2, dim2=-1).sum() / seen).item()
+        power = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
         self.power = power if power > 1e-30 else 1.0  # mean square of the outputs
         scale = math.sqrt(self.power)
         ranges = {

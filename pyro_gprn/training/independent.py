@@ -38,10 +38,9 @@ def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> 
     True
     """
     model = CollapsedGPRN(X, output_shape, 1, kernel_f=Constant(torch.as_tensor(X).shape[1]), noise_f=1e-6)
-    with isolated(), torch.no_grad():
-        Lf = model.functions_factor()
     with isolated():
         fit_independent(model, model.statistics(Y))
+        Lf = model.functions_factor().detach()
     return model, {"v": torch.linalg.solve_triangular(Lf, torch.ones_like(Lf[:, :1]), upper=False).unsqueeze(0)}
 
 
@@ -51,7 +50,7 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
     chosen = {name: p for name, p in model.named_parameters() if name.startswith(("kernel_w.", "noise_y"))}
     sizes = [parameter.numel() for parameter in chosen.values()]
     constant = torch.ones_like(model.X[:, :1])
-    unit = (known.counts * known.observed.sum(1)).sum().item()  # numbers observed: keeps the objective near 1
+    unit = known.n_observed  # keeps the objective near 1
 
     @torch.no_grad()
     def put(values: np.ndarray) -> None:

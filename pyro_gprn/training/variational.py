@@ -103,11 +103,15 @@ class Stage2:
         self._covariances = None if held is not None else Covariances(*(part.detach() for part in covariances))
         Lf, Kw, noise_y = covariances
         q = self.guide.posterior()
-        V = q.loc if noise is None else q.loc + self.guide.v_scale_row @ noise @ self.guide.v_scale_col.mT
+        V = q.loc if noise is None else self._functions(noise)
         log_likelihood = gram_log_density(self.model.output_covariance(Lf @ V, Kw, noise_y), self.known).mean()
         prior = self.model.prior()
         cost = -prior.log_prob(V) if noise is None else kl_divergence(q, prior)
         return self.model.likelihood_weight * log_likelihood - cost + log_prior
+
+    def _functions(self, noise: Tensor) -> Tensor:
+        """Draws of V from q by given white noise, ``(s, N, K)``."""
+        return self.guide.v_loc + self.guide.v_scale_row @ noise @ self.guide.v_scale_col.mT
 
     @torch.no_grad()
     def _evaluate(self, noise: Tensor) -> float:
@@ -120,7 +124,7 @@ class Stage2:
     def update_rows(self, noise: Tensor) -> None:
         """Sets the row covariance of q to its Gauss-Newton optimum, averaged over draws (or at the mean for none)."""
         q = self.guide.posterior()
-        V = q.loc + self.guide.v_scale_row @ noise @ self.guide.v_scale_col.mT if len(noise) else q.loc.unsqueeze(0)
+        V = self._functions(noise) if len(noise) else q.loc.unsqueeze(0)
         try:
             covariances, _ = self.model.covariances_and_log_prior()
             rows = gauss_newton_rows(self.model, covariances, V, q.factors[1].variance(), self.known)
