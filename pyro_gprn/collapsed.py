@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyro
-import torch
 from pyro import poutine
 from pyro.contrib.gp.kernels import Kernel, Sum
 from pyro.nn import pyro_method
@@ -14,9 +13,11 @@ from torch import Tensor
 
 from pyro_gprn.checks import check_effective_outputs, check_outputs
 from pyro_gprn.distributions import MatrixNormal
-from pyro_gprn.marginal import CollapsedNormal
+from pyro_gprn.marginal import CollapsedNormal, output_covariance
 from pyro_gprn.network import Network, unit_rbf
 from pyro_gprn.statistics import OutputStatistics, StatisticsMemory
+
+T = TypeVar("T")
 
 
 class Covariances(NamedTuple):
@@ -94,22 +95,28 @@ class CollapsedGPRN(Network):
     @pyro_method
     def covariances(self) -> Covariances:
         """``L_f``, ``K_w`` and ``σ_y²`` at the hyperparameters' current (or drawn) values."""
-        return Covariances(self.functions_factor(), self.kernel_w(self.X), self.noise_y.square())
+        return Covariances(self.functions_factor(), *self.weights_and_noise())
 
-    def covariances_and_log_prior(self) -> tuple[Covariances, Tensor | float]:
-        """:meth:`covariances` at hyperparameters drawn from their guides, and Σ log p − log q of those with priors."""
+    @pyro_method
+    def weights_and_noise(self) -> tuple[Tensor, Tensor]:
+        """``K_w`` and ``σ_y²`` alone: all that is left where F is the constant 1."""
+        return self.kernel_w(self.X), self.noise_y.square()
+
+    def with_log_prior(self, function: Callable[[], T]) -> tuple[T, Tensor | float]:
+        """What a function of this model's hyperparameters returns, and Σ log p − log q of those with priors.
+
+        The latter are drawn from their guides.
+        """
         if not any(getattr(module, "_pyro_samples", None) for module in self.modules()):
-            return self.covariances(), 0.0
-        guide_trace = poutine.trace(self.guided).get_trace(self.covariances)
-        covariances = guide_trace.nodes["_RETURN"]["value"]
+            return function(), 0.0
+        guide_trace = poutine.trace(self.guided).get_trace(function)
+        value = guide_trace.nodes["_RETURN"]["value"]
         model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
-        return covariances, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+        return value, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
 
     def output_covariance(self, F: Tensor, Kw: Tensor, noise: Tensor) -> Tensor:
         """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``, with the jitter's share."""
-        C = Kw * (F @ F.mT)
-        level = noise + self.jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1)
-        return C + torch.diag_embed(level.unsqueeze(-1).expand(C.shape[:-1]))
+        return output_covariance(F, Kw, noise, self.jitter)
 
     def prior(self) -> MatrixNormal:
         """``p(V)``, white."""

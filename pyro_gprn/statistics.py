@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-#: A pass over Y holds about this many bytes of it in float64 at a time.
-CHUNK_BYTES = 2**26
+#: A pass over a tensor takes about this many bytes of it (in float64) at a time: what a cache holds.
+CHUNK_BYTES = 2**22
+#: And a pass over an array that may have to be read from elsewhere.
+READ_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,15 @@ class OutputStatistics:
             raise ValueError("Y holds inf; a missing output is NaN, and all others must be finite")
         return cls(outputs, grams, observed, counts, pattern_of, outputs._version)
 
-    @property
+    @cached_property
     def is_complete(self) -> bool:
         """Whether no output is missing anywhere."""
         return bool(self.observed.all())
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """How many numbers of Y each pattern has, ``(g,)``."""
+        return self.counts * self.observed.sum(1)
 
     @property
     def gram(self) -> Tensor:
@@ -80,7 +88,7 @@ class OutputStatistics:
     @property
     def n_observed(self) -> float:
         """How many numbers of Y were observed."""
-        return (self.counts * self.observed.sum(1)).sum().item()
+        return self.numbers.sum().item()
 
     def patterns_at(self, positions: slice | Tensor) -> Tensor:
         """The pattern of each output at some positions among the flattened ones, ``(b,)``."""
@@ -114,14 +122,14 @@ class StatisticsMemory:
         return self._last
 
 
-def gram_matrix(outputs: Any, columns: Tensor | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
+def gram_matrix(outputs: Any, columns: Tensor | None = None, *, chunk_bytes: int | None = None) -> Tensor:
     """``Y Yᵀ`` over outputs, in chunks of columns, summed in float64.
 
     :param outputs: ``Y``, ``(N, d_1, …, d_M)``: a torch tensor, or anything that slices into NumPy arrays
         (NumPy, a memory map, dask, zarr).
     :param columns: which outputs to sum over, a boolean for each of the flattened ones, with NaN among them taken
         for zero; None is all, as they are.
-    :param chunk_bytes: how much of Y is held in float64 at a time.
+    :param chunk_bytes: how much of Y is held in float64 at a time; None chooses.
     :returns: ``(N, N)`` in float64.
 
     >>> gram_matrix(np.eye(2, 5, dtype=np.float32))
@@ -140,10 +148,12 @@ def gram_matrix(outputs: Any, columns: Tensor | None = None, *, chunk_bytes: int
     return gram
 
 
-def _chunks(outputs: Any, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, Tensor]]:
+def _chunks(outputs: Any, chunk_bytes: int | None = None) -> Iterator[tuple[int, Tensor]]:
     """Blocks of the flattened outputs ``(N, b)`` with the position of their first, as tensors."""
     n_rows = outputs.shape[0]
     flat = outputs.reshape(n_rows, -1)
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES if isinstance(outputs, Tensor) else READ_BYTES
     width = max(1, chunk_bytes // (8 * n_rows))
     for start in range(0, flat.shape[1], width):
         block = flat[:, start : start + width]

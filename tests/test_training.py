@@ -9,6 +9,8 @@ import torch
 from pyro.nn import PyroSample
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed, posterior_predictive
+from pyro_gprn.collapsed import Covariances
+from pyro_gprn.marginal import gram_log_density
 from pyro_gprn.metrics import nrmse
 from pyro_gprn.training.gauss_newton import gauss_newton_rows
 from pyro_gprn.training.independent import fit_independent
@@ -65,27 +67,24 @@ def test_every_posterior_works_and_never_ends_below_its_start(posterior):
     assert (predictive.variance() > 0).all()
 
 
-def test_gauss_newton_rows_are_those_of_the_hessian_where_it_is_exact():
+@pytest.mark.parametrize("K", [1, 2])
+def test_gauss_newton_rows_are_those_of_the_hessian_where_it_is_exact(K):
     """At outputs that agree with the model on average, the expected Hessian is the Hessian: compare with autograd."""
-    from pyro_gprn.marginal import gram_log_density
-
     X = torch.linspace(0, 1, 5)[:, None]
-    model = CollapsedGPRN(X, 3, 1, noise_y=0.5, kernel_f=kernels.Matern32(1))
-    covariances = type(model.covariances())(*(part.detach() for part in model.covariances()))
+    model = CollapsedGPRN(X, 5, K, noise_y=0.5, kernel_f=kernels.Matern32(1))
+    covariances = Covariances(*(part.detach() for part in model.covariances()))
     Lf, Kw, noise = covariances
-    v = torch.randn(5, 1, dtype=torch.float64)
+    v = torch.randn(5, K, dtype=torch.float64)
     C = model.output_covariance(Lf @ v, Kw, noise)
-    Y = torch.linalg.cholesky(C) * 5**0.5  # five outputs with Gram matrix 5 C
-    model = CollapsedGPRN(X, 5, 1, noise_y=0.5, kernel_f=kernels.Matern32(1))
-    known = model.statistics(Y.contiguous())
-    rows = gauss_newton_rows(model, covariances, v.unsqueeze(0), torch.ones(1).double(), known)
+    known = model.statistics(torch.linalg.cholesky(C) * 5**0.5)  # five outputs with Gram matrix 5 C
+    rows = gauss_newton_rows(model, covariances, v.unsqueeze(0), torch.ones(K).double(), known)
 
     def log_joint(v):
-        value = gram_log_density(model.output_covariance(Lf @ v.reshape(5, 1), Kw, noise), known)
-        return value - 0.5 * v.square().sum()
+        return gram_log_density(model.output_covariance(Lf @ v, Kw, noise), known) - 0.5 * v.square().sum()
 
-    hessian = torch.autograd.functional.hessian(log_joint, v.flatten())
-    torch.testing.assert_close(rows @ rows.mT, torch.linalg.inv(-hessian), rtol=1e-5, atol=1e-7)
+    hessian = torch.autograd.functional.hessian(log_joint, v)  # (5, K, 5, K)
+    precision = -torch.einsum("ikjk->ij", hessian) / K  # q(V) has one row covariance for all columns
+    torch.testing.assert_close(rows @ rows.mT, torch.linalg.inv(precision), rtol=1e-5, atol=1e-7)
 
 
 def test_same_seed_same_result_and_torch_state_untouched():

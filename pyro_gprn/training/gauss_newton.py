@@ -21,18 +21,18 @@ def gauss_newton_rows(
     """
     # For a change a of column k of F, dC = diag(a) B + Bᵀ diag(a) with B = K_w diag(f_k), and the expected Hessian of
     #   log p is −aᵀ H_k a with H_k = Σ_g D_g [ (B C⁻¹) ∘ (B C⁻¹)ᵀ + C⁻¹ ∘ (B C⁻¹ Bᵀ) ].
-    # The bound in R alone is then best where (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + Σ_k (T Tᵀ)_kk L_fᵀ H_k L_f ].
+    # The bound in R alone is then best where (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + Σ_k t_k L_fᵀ H_k L_f ], t_k = (T Tᵀ)_kk,
+    # where the second terms add up to Σ_k t_k B C⁻¹ Bᵀ = K_w (C⁻¹ ∘ F diag(t) Fᵀ) K_w.
     Lf, Kw, noise = covariances
     F = Lf @ V
     C = restrict(model.output_covariance(F, Kw, noise), known)
     seen = known.observed.to(C.dtype)
-    inverse = torch.linalg.inv(C) * (seen.unsqueeze(-1) * seen.unsqueeze(-2))
-    H = torch.zeros_like(Kw)
+    inverse = torch.linalg.inv(C) * (seen.unsqueeze(-1) * seen.unsqueeze(-2))  # (s, g, N, N)
+    by_pattern = inverse * (Kw @ (inverse * ((F * column_variances) @ F.mT).unsqueeze(1)) @ Kw)
     for k, column_variance in enumerate(column_variances):
-        B = (Kw * F[:, None, :, k]).unsqueeze(1)  # (s, 1, N, N)
-        BC = B @ inverse
-        by_pattern = BC * BC.mT + inverse * (BC @ B.mT)
-        H = H + column_variance * torch.einsum("g,sgij->ij", known.counts, by_pattern) / len(V)
+        BC = (Kw * F[:, None, :, k]).unsqueeze(1) @ inverse
+        by_pattern += column_variance * BC * BC.mT
+    H = torch.einsum("g,sgij->ij", known.counts, by_pattern) / len(V)
     K = len(column_variances)
     precision = (Lf.mT @ H @ Lf) * (model.likelihood_weight / K)
     precision = 0.5 * (precision + precision.mT) + column_variances.mean() * torch.eye(len(Lf)).to(Lf)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from pyro.contrib.gp.kernels import Constant
 from scipy.optimize import OptimizeResult, minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN
@@ -61,7 +62,7 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
         put(values)
         try:
-            (_, Kw, noise), log_prior = model.covariances_and_log_prior()
+            (Kw, noise), log_prior = model.with_log_prior(model.weights_and_noise)
             value = gram_log_density(model.output_covariance(constant, Kw, noise), known) + log_prior
             gradients = torch.autograd.grad(value, list(chosen.values()), materialize_grads=True)
         except NotPositiveDefiniteError:
@@ -82,8 +83,10 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
         options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
         return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
-    best = min((descend(start, 10) for start in starts), key=lambda run: run.fun)  # ten steps tell which is best
-    best = descend(best.x, 100)
+    # Between its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two cores.
+    with threadpool_limits(limits=1, user_api="blas"):
+        best = min((descend(start, 10) for start in starts), key=lambda run: run.fun)  # ten steps tell which is best
+        best = descend(best.x, 100)
     put(best.x)
     return -best.fun * unit
 
@@ -91,6 +94,6 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
 @torch.no_grad()
 def read_effective_outputs(model: CollapsedGPRN, known: OutputStatistics) -> float:
     """``effective_outputs="auto"``, at the hyperparameters of the independent GPs."""
-    (_, Kw, noise), _ = model.covariances_and_log_prior()
+    (Kw, noise), _ = model.with_log_prior(model.weights_and_noise)
     covariance = model.output_covariance(torch.ones_like(model.X[:, :1]), Kw, noise)
     return min(float(model.n_outputs), EFFECTIVE_OUTPUTS_FACTOR * effective_outputs(covariance, known))

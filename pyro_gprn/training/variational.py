@@ -9,15 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
 from tqdm import trange
 
-import pyro_gprn.kl  # noqa: F401  (registers the KLs)
 from pyro_gprn.collapsed import CollapsedGPRN, Covariances
 from pyro_gprn.guides.collapsed import CollapsedGuide
 from pyro_gprn.linalg import NotPositiveDefiniteError
-from pyro_gprn.marginal import gram_log_density
 from pyro_gprn.statistics import OutputStatistics
+from pyro_gprn.training.bound import collapsed_bound
 from pyro_gprn.training.box import Box
 from pyro_gprn.training.gauss_newton import gauss_newton_rows
 
@@ -38,7 +36,7 @@ class Stage2:
         if posterior == "point":
             self._set_rows(1e-6 * torch.eye(model.n_rows).to(model.X))
         else:
-            self.update_rows(self._antithetic(0))
+            self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
         self.parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, lr=learning_rate, betas=(0.9, 0.95), fused=True)
         self._covariances: Covariances | None = None  # held between two steps of the hyperparameters
@@ -71,7 +69,7 @@ class Stage2:
             warnings.warn(f"training was interrupted after {len(losses)} steps; keeping what was reached", stacklevel=3)
         bar.close()
         if self.posterior == "laplace":
-            self.update_rows(self._antithetic(0))
+            self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
         bound = self._evaluate(fixed)
         if not bound >= start:
             self.model.load_state_dict(start_state[0])
@@ -83,51 +81,43 @@ class Stage2:
         """One step of Adam; a step that cannot be computed is left out."""
         self.optimiser.zero_grad()
         try:
-            draws = self._antithetic(2) if self.posterior == "variational" else None
-            loss = -self._bound(draws, held=self._covariances)
+            loss = -self._bound(self._white_noise(), held=self._covariances)
         except NotPositiveDefiniteError:
             return math.nan
         loss.backward()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if all(torch.isfinite(gradient).all() for gradient in gradients):
+        if torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None]).isfinite().all():
             self.optimiser.step()
             self.box.clamp()
         return loss.item()
 
-    def _bound(self, noise: Tensor | None, held: Covariances | None = None) -> Tensor:
-        """The bound by given white noise, ``(s, N, K)``; without, the log-density of the mean of q.
-
-        At covariances ``held`` from before, or at the current ones.
-        """
-        covariances, log_prior = (held, 0.0) if held is not None else self.model.covariances_and_log_prior()
+    def _bound(self, white: Tensor, held: Covariances | None = None) -> Tensor:
+        """The bound by given white noise, ``(s, N, K)``, at covariances ``held`` from before or at the current ones."""
+        covariances, log_prior = (held, 0.0) if held else self.model.with_log_prior(self.model.covariances)
         self._covariances = None if held is not None else Covariances(*(part.detach() for part in covariances))
-        Lf, Kw, noise_y = covariances
-        q = self.guide.posterior()
-        V = q.loc if noise is None else self._functions(noise)
-        log_likelihood = gram_log_density(self.model.output_covariance(Lf @ V, Kw, noise_y), self.known).mean()
-        prior = self.model.prior()
-        cost = -prior.log_prob(V) if noise is None else kl_divergence(q, prior)
-        return self.model.likelihood_weight * log_likelihood - cost + log_prior
+        scales = (self.guide.v_scale_row, self.guide.v_scale_col)
+        if self.posterior != "variational":  # they keep the spread that they have
+            scales = (scales[0].detach(), scales[1].detach())
+        return collapsed_bound(self.model, self.guide.v_loc, *scales, covariances, white, self.known) + log_prior
 
-    def _functions(self, noise: Tensor) -> Tensor:
-        """Draws of V from q by given white noise, ``(s, N, K)``."""
-        return self.guide.v_loc + self.guide.v_scale_row @ noise @ self.guide.v_scale_col.mT
+    def _white_noise(self) -> Tensor:
+        """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way."""
+        return self._antithetic(2) if self.posterior == "variational" else torch.zeros_like(self.guide.v_loc[None])
 
     @torch.no_grad()
-    def _evaluate(self, noise: Tensor) -> float:
+    def _evaluate(self, white: Tensor) -> float:
         try:
-            return self._bound(noise).item()
+            return self._bound(white).item()
         except NotPositiveDefiniteError:
             return -math.inf
 
     @torch.no_grad()
-    def update_rows(self, noise: Tensor) -> None:
-        """Sets the row covariance of q to its Gauss-Newton optimum, averaged over draws (or at the mean for none)."""
-        q = self.guide.posterior()
-        V = self._functions(noise) if len(noise) else q.loc.unsqueeze(0)
+    def update_rows(self, white: Tensor) -> None:
+        """Sets the row covariance of q to its Gauss-Newton optimum, averaged over draws by noise ``(s, N, K)``."""
+        R, T = self.guide.v_scale_row, self.guide.v_scale_col
         try:
-            covariances, _ = self.model.covariances_and_log_prior()
-            rows = gauss_newton_rows(self.model, covariances, V, q.factors[1].variance(), self.known)
+            covariances, _ = self.model.with_log_prior(self.model.covariances)
+            V = self.guide.v_loc + R @ white @ T.mT
+            rows = gauss_newton_rows(self.model, covariances, V, T.square().sum(-1), self.known)
         except NotPositiveDefiniteError:
             return
         if torch.isfinite(rows).all():
