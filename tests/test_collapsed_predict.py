@@ -115,6 +115,19 @@ def test_blocks_and_choices_change_nothing(outputs, monkeypatch):
     assert torch.isfinite(predictive.log_density(torch.zeros(3, 2, 3))).all()
 
 
+def test_a_prediction_does_not_depend_on_the_inputs_beside_it():
+    model = make()
+    guide = CollapsedGuide(model)
+
+    def at(inputs):
+        torch.manual_seed(0)
+        predictive = posterior_predictive(model, guide, inputs, Y)
+        return predictive.mean(), predictive.variance(), predictive.log_density(torch.zeros(len(inputs), 2, 3))
+
+    for together, alone in zip(at(X_NEW), at(X_NEW[1:2]), strict=True):
+        torch.testing.assert_close(together[1:2], alone)
+
+
 def test_float32_outputs_are_fine():
     model = make()
     guide = CollapsedGuide(model)

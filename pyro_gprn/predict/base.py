@@ -60,8 +60,8 @@ class PosteriorPredictive(ABC):
         """``Var[y*]`` without observation noise, ``(N*, b)``."""
 
     @abstractmethod
-    def _components(self, n_draws: int) -> Components:
-        """A mixture that stands for the distribution of y* without noise."""
+    def _components(self, n_draws: int, joint: bool) -> Components:
+        """A mixture that stands for the distribution of y* without noise: jointly, or of each new input on its own."""
 
     @abstractmethod
     def _numbers_per_output(self) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class PosteriorPredictive(ABC):
     def sample(self, n_draws: int, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
         """Draws of y*, joint over inputs and outputs, ``(n_draws, N*, …)``."""
         chosen = OutputSelection(outputs, self.output_shape)
-        components = self._components(n_draws)
+        components = self._components(n_draws, joint=True)
         result = self._empty(chosen, n_draws)
         for block in self._blocks(chosen, n_draws * len(self.X_new)):
             result[..., block] = components.mean(chosen, block)
@@ -114,7 +114,7 @@ class PosteriorPredictive(ABC):
         expected = Size((len(self.X_new),)) + chosen.shape
         if Y_new.shape != expected:
             raise ValueError(f"Y_new must have shape {tuple(expected)}; got {tuple(Y_new.shape)}")
-        components = self._components(n_draws)
+        components = self._components(n_draws, joint=False)
         result = self._empty(chosen)
         y = Y_new.reshape(len(self.X_new), chosen.size).to(result)
         noise = self._noise(chosen).expand(chosen.size)

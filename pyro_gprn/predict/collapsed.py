@@ -22,7 +22,7 @@ from pyro_gprn.handlers import AtCentre, isolated
 from pyro_gprn.linalg import covariance_root, safe_cholesky
 from pyro_gprn.marginal import restrict
 from pyro_gprn.predict.base import Components, PosteriorPredictive
-from pyro_gprn.predict.conditional import Conditional
+from pyro_gprn.predict.conditional import Conditional, draw_rows
 from pyro_gprn.selection import OutputSelection
 from pyro_gprn.statistics import OutputStatistics
 
@@ -68,38 +68,49 @@ class CollapsedPredictive(PosteriorPredictive):
         n_draws: int = 128,
     ) -> None:
         super().__init__(model, X_new)
-        self._known = model.statistics(Y)
+        self._model, self._known = model, model.statistics(Y)
         with torch.no_grad(), isolated(), poutine.block():
+            self._draws: Tensor | Mapping[str, Tensor]
             if isinstance(posterior, CollapsedGuide):
-                with AtCentre():
-                    V = _antithetic(posterior, n_draws)
-                    mixture = model.guided(lambda: self._weigh(model, V))
+                self._draws = _antithetic(posterior, n_draws)
+            elif isinstance(posterior, Mapping):
+                self._draws = posterior
             else:
-                draws = posterior if isinstance(posterior, Mapping) else _run(posterior, self._known.outputs, n_draws)
-                mixture = self._weigh_each(model, draws)
-        self._mixture = mixture
+                self._draws = _run(posterior, self._known.outputs, n_draws)
+        self._mixture = mixture = self._weighting(joint=False)
+        self._joint_mixture: Weighting | None = None
         self._noise_variance = mixture.noise.mean()
         self._mean_weights = mixture.weights.mean(0)
         deviations = (mixture.weights - self._mean_weights).movedim(0, -2) / len(mixture.weights) ** 0.5
         self._weights_root = torch.linalg.qr(deviations, mode="r").R  # of the covariance over draws, (g, N*, r, N)
         self._variance_within = mixture.variance().mean(0)  # (g, N*)
 
-    def _weigh_each(self, model: CollapsedGPRN, draws: Mapping[str, Tensor]) -> Weighting:
-        """One draw at a time, each with its own hyperparameters."""
-        parts = []
-        for i, v in enumerate(draws["v"]):
-            with poutine.condition(data={name: values[i] for name, values in draws.items()}):
-                parts.append(model.drawn(lambda v=v: self._weigh(model, v.unsqueeze(0))))
-        return Weighting(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    @torch.no_grad()
+    def _weighting(self, joint: bool) -> Weighting:
+        """With the functions at new inputs drawn jointly, or at each on its own."""
+        with isolated(), poutine.block():
+            if isinstance(self._draws, Tensor):
+                V = self._draws
+                with AtCentre():
+                    return self._model.guided(lambda: self._weigh(V, self._white(-(-len(V) // 2), joint)))
+            parts = []  # one draw at a time, each with its own hyperparameters
+            for i, v in enumerate(self._draws["v"]):
+                with poutine.condition(data={name: values[i] for name, values in self._draws.items()}):
+                    parts.append(self._model.drawn(lambda v=v: self._weigh(v[None], self._white(1, joint))))
+            return Weighting(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
-    def _weigh(self, model: CollapsedGPRN, V: Tensor) -> Weighting:
+    def _white(self, n: int, joint: bool) -> Tensor:
+        """White noise for the functions at new inputs and the same mirrored, ``(2 n, N* or 1, K)``."""
+        half = torch.randn(n, len(self.X_new) if joint else 1, self._model.n_latents, dtype=torch.float64)
+        return torch.cat([half, -half]).to(self.X_new.device)
+
+    def _weigh(self, V: Tensor, white: Tensor) -> Weighting:
         """The weighting for draws of V, ``(s, N, K)``, at the hyperparameters' current values."""
+        model, seen = self._model, self._known.observed.to(V.dtype)
         Lf, Kw, noise = model.covariances()
         f = Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f)
         F = Lf @ V
-        white = torch.randn(len(V), len(self.X_new), V.shape[-1], dtype=V.dtype, device=V.device)
-        F_new = f.whitened.mT @ V + f.sample_residual(white)
-        seen = self._known.observed.to(V.dtype)
+        F_new = f.whitened.mT @ V + draw_rows(f.residual, white[: len(V)])
         cross = (model.kernel_w(self.X_new, model.X) * (F_new @ F.mT)).unsqueeze(1) * seen.unsqueeze(1)
         C = restrict(model.output_covariance(F, Kw, noise), self._known)
         L = safe_cholesky(C, name="the covariance of the outputs")
@@ -117,8 +128,11 @@ class CollapsedPredictive(PosteriorPredictive):
         between = _apply(self._weights_root, self._known, positions).square().sum(-2)
         return between + self._variance_within[self._known.patterns_at(positions)].mT
 
-    def _components(self, n_draws: int) -> Components:
-        return _Chosen(self._mixture, self._known, n_draws)
+    def _components(self, n_draws: int, joint: bool) -> Components:
+        if joint and self._joint_mixture is None:
+            self._joint_mixture = self._weighting(joint=True)
+        mixture = self._joint_mixture if joint and self._joint_mixture is not None else self._mixture
+        return _Chosen(mixture, self._known, n_draws)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         _, n_new, rank, n_rows = self._weights_root.shape

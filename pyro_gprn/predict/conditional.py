@@ -27,6 +27,13 @@ class Conditional(NamedTuple):
             residual = residual + torch.diag_embed(fresh_noise.square().expand(len(X_new)))
         return cls(T, residual)
 
-    def sample_residual(self, white: Tensor) -> Tensor:
-        """A draw of what the conditional leaves open, ``(…, N*, k)``, from white noise of that shape."""
-        return covariance_root(self.residual) @ white
+
+def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
+    """Draws ``(…, N*, k)`` with a covariance ``(N*, N*)`` over rows.
+
+    :param white: white noise, ``(…, N*, k)`` for draws joint over rows. From noise ``(…, 1, k)`` each row is made on
+        its own: right for one row at a time, and the same whatever other rows there are.
+    """
+    if white.shape[-2] == 1:
+        return covariance.diagonal().clamp(min=0.0).sqrt().unsqueeze(-1) * white
+    return covariance_root(covariance) @ white

@@ -24,7 +24,7 @@ from pyro_gprn.handlers import AtCentre, isolated
 from pyro_gprn.linalg import along_mode, covariance_root
 from pyro_gprn.model import GPRN
 from pyro_gprn.predict.base import Components, PosteriorPredictive
-from pyro_gprn.predict.conditional import Conditional
+from pyro_gprn.predict.conditional import Conditional, draw_rows
 from pyro_gprn.selection import OutputSelection
 
 
@@ -63,8 +63,8 @@ class KroneckerPredictive(PosteriorPredictive):
         w = self._w.mean(chosen, block)
         return (w * (covariance @ w)).sum(1) + self._w.variance(squared, chosen, block)
 
-    def _components(self, n_draws: int) -> Components:
-        return _GivenFunctions(self._f.sample(n_draws), self._w)
+    def _components(self, n_draws: int, joint: bool) -> Components:
+        return _GivenFunctions(self._f.sample(n_draws, joint), self._w)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         return (max(self._f.mean.numel(), self._w.n_rows),) * 2
@@ -98,11 +98,12 @@ class _Functions:
         residual = self._rows.residual.diagonal()[:, None, None] * torch.eye(len(columns)).to(columns)
         return residual + self._rows.spread.diagonal()[:, None, None] * columns
 
-    def sample(self, n_draws: int) -> Tensor:
-        """Joint over inputs, ``(n_draws, N*, K)``."""
-        white = torch.randn(2, n_draws, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)
-        residual = covariance_root(self._rows.residual) @ white[0]
-        return self.mean + residual + covariance_root(self._rows.spread) @ white[1] @ self._columns.dense().mT
+    def sample(self, n_draws: int, joint: bool) -> Tensor:
+        """Joint over inputs or for each on its own, ``(n_draws, N*, K)``."""
+        n_rows, K = self.mean.shape
+        white = torch.randn(2, n_draws, n_rows if joint else 1, K).to(self.mean)
+        spread = draw_rows(self._rows.spread, white[1]) @ self._columns.dense().mT
+        return self.mean + draw_rows(self._rows.residual, white[0]) + spread
 
 
 class _Weights:
