@@ -1,10 +1,10 @@
-"""Pyro effect handlers: stand-ins for drawing, and a parameter store of one's own."""
+"""Pyro effect handlers: stand-ins for drawing, and a parameter store and random numbers of one's own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pyro
 import torch
@@ -41,3 +41,16 @@ def isolated() -> AbstractContextManager:
     Pyro's global store would hand a model the parameters of another that was trained before under the same names.
     """
     return pyro.get_param_store().scope()
+
+
+@contextmanager
+def own_randomness(seed: int | None) -> Iterator[None]:
+    """Runs what is inside with random numbers of its own, and torch's state as it was afterwards.
+
+    :param seed: of those; None takes one from torch's own state (which then moves on by one draw).
+    """
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

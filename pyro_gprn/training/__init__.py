@@ -21,19 +21,22 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.guides.collapsed import CollapsedGuide
-from pyro_gprn.handlers import isolated
+from pyro_gprn.handlers import isolated, own_randomness
 from pyro_gprn.statistics import OutputStatistics
+from pyro_gprn.training.checkpoint import Checkpoint, digest
 from pyro_gprn.training.independent import fit_independent, read_effective_outputs
-from pyro_gprn.training.variational import Stage2, copy_state
+from pyro_gprn.training.loop import Callback
+from pyro_gprn.training.restarts import Restarts
+from pyro_gprn.training.variational import Stage2
 
 __all__ = ["CollapsedFit", "fit_collapsed"]
 
@@ -46,6 +49,7 @@ class CollapsedFit(NamedTuple):
     start: float  #: the same before stage 2, by the same draws; never above ``bound``
     evidence: float  #: of independent GPs with one shared kernel, by the same weight of the likelihood
     losses: Tensor  #: negative bound at each step, noisy, (steps,)
+    restart_bounds: list[float]  #: the bound of each restart
 
 
 def fit_collapsed(
@@ -58,7 +62,9 @@ def fit_collapsed(
     restarts: int = 1,
     seed: int | None = None,
     progress: bool = True,
-    callback: Callable[[int, float], None] | None = None,
+    callback: Callback | None = None,
+    guide: CollapsedGuide | None = None,
+    checkpoint: str | Path | None = None,
 ) -> CollapsedFit:
     """Trains a collapsed network: hyperparameters and the posterior of its functions.
 
@@ -76,7 +82,11 @@ def fit_collapsed(
     :param seed: of the draws; None takes torch's own state.
     :param progress: whether to show a progress bar.
     :param callback: called after each step with its number and the (noisy) bound.
+    :param guide: a trained posterior of the model to go on from, in place of a new start.
+    :param checkpoint: a file to which training is written as it goes; where it is there already, from the same data and
+        settings, training goes on from it and ends as it would have without the break.
 
+    >>> import torch
     >>> X = torch.linspace(0, 1, 12)[:, None]
     >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
     >>> model = CollapsedGPRN(X, output_shape=200, n_latents=2, effective_outputs="auto")
@@ -88,28 +98,53 @@ def fit_collapsed(
         raise ValueError(f"steps and restarts must be at least 1; got {steps} and {restarts}")
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
+    if guide is not None and restarts > 1:
+        raise ValueError(f"from a given guide there is one start, so restarts must be 1; got {restarts}")
     known = model.statistics(Y)
     _check_patterns(model, known)
-    with isolated(), torch.random.fork_rng(enabled=seed is not None), warnings.catch_warnings():
-        if seed is not None:
-            torch.manual_seed(seed)
+    settings = {"posterior": posterior, "steps": steps, "learning_rate": learning_rate, "restarts": restarts}
+    file = None if checkpoint is None else Checkpoint(checkpoint, _identity(model, guide, known, seed, settings))
+    with isolated(), own_randomness(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # jitter on the way; the end is checked
-        evidence = fit_independent(model, known)
+        runs = Restarts(
+            model,
+            prepare=lambda: _prepare(model, known, guide),
+            make=lambda: Stage2(model, known, learning_rate, posterior, guide),
+            file=file,
+        )
+        model.effective_outputs = runs.prepared["effective_outputs"]
+        steps = 0 if runs.prepared["was_interrupted"] else steps
+        trainee, best = runs.train(restarts, steps, progress=progress, callback=callback)
+    evidence = runs.prepared["evidence"]
+    return CollapsedFit(trainee.guide, best["bound"], best["start"], evidence, best["losses"], runs.bounds)
+
+
+def _prepare(model: CollapsedGPRN, known: OutputStatistics, guide: CollapsedGuide | None) -> dict[str, Any]:
+    """Stage 1, unless there is a guide to go on from."""
+    evidence, was_interrupted = math.nan, False
+    if guide is None:
+        evidence, was_interrupted = fit_independent(model, known)
         if model.effective_outputs == "auto":
             model.effective_outputs = read_effective_outputs(model, known)
-        independent = copy_state(model)
-        fits = []
-        for _ in range(restarts):
-            model.load_state_dict(independent)
-            stage = Stage2(model, known, learning_rate, posterior)
-            start, bound, losses = stage.run(steps, progress, callback)
-            weighted = model.likelihood_weight * evidence
-            fits.append((CollapsedFit(stage.guide, bound, start, weighted, losses), copy_state(model)))
-            if stage.was_interrupted:
-                break
-        best, state = max(fits, key=lambda pair: pair[0].bound)
-        model.load_state_dict(state)
-        return best
+        evidence *= model.likelihood_weight
+    return {
+        "evidence": evidence,
+        "was_interrupted": was_interrupted,
+        "effective_outputs": model.effective_outputs,
+    }
+
+
+def _identity(
+    model: CollapsedGPRN,
+    guide: CollapsedGuide | None,
+    known: OutputStatistics,
+    seed: int | None,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """What a fit depends on, for its checkpoint."""
+    start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]
+    numbers = {"n_latents": model.n_latents, "effective_outputs": model.effective_outputs, "seed": seed}
+    return {"data": digest(model.X, known.outputs), "start": digest(*start), **numbers, **settings}
 
 
 def _check_patterns(model: CollapsedGPRN, known: OutputStatistics) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,8 +46,11 @@ def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> 
     return model, {"v": torch.linalg.solve_triangular(Lf, torch.ones_like(Lf[:, :1]), upper=False).unsqueeze(0)}
 
 
-def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
-    """Fits the kernel of the weights and the noise, in place, with F = 1, by the exact evidence; returns that."""
+def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> tuple[float, bool]:
+    """Fits the kernel of the weights and the noise, in place, with F = 1, by the exact evidence.
+
+    :returns: the evidence, and whether Ctrl-C cut the fit short (the best so far is kept).
+    """
     box = Box(model, known)
     chosen = {name: p for name, p in model.named_parameters() if name.startswith(("kernel_w.", "noise_y"))}
     sizes = [parameter.numel() for parameter in chosen.values()]
@@ -67,10 +71,10 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
             gradients = torch.autograd.grad(value, list(chosen.values()), materialize_grads=True)
         except NotPositiveDefiniteError:
             return 1e10, np.zeros_like(values)
-        return -value.item() / unit, -torch.cat([g.flatten() for g in gradients]).numpy() / unit
+        return -value.item() / unit, -torch.cat([g.flatten() for g in gradients]).cpu().numpy() / unit
 
     def flat() -> np.ndarray:
-        return torch.cat([p.detach().flatten() for p in chosen.values()]).double().numpy()
+        return torch.cat([p.detach().flatten() for p in chosen.values()]).double().cpu().numpy()
 
     box.clamp()
     starts = [flat()]
@@ -85,10 +89,16 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
 
     # Between its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two cores.
     with threadpool_limits(limits=1, user_api="blas"):
-        best = min((descend(start, 10) for start in starts), key=lambda run: run.fun)  # ten steps tell which is best
-        best = descend(best.x, 100)
+        runs, was_interrupted = [OptimizeResult(x=starts[0], fun=objective(starts[0])[0])], False
+        try:
+            runs += [descend(start, 10) for start in starts]  # ten steps tell which is best
+            runs.append(descend(min(runs, key=lambda run: run.fun).x, 100))
+        except KeyboardInterrupt:
+            was_interrupted = True
+            warnings.warn("training was interrupted before the first step; keeping independent GPs", stacklevel=6)
+    best = min(runs, key=lambda run: run.fun)
     put(best.x)
-    return -best.fun * unit
+    return -best.fun * unit, was_interrupted
 
 
 @torch.no_grad()

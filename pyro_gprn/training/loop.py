@@ -1,0 +1,183 @@
+"""The training loop that every posterior shares: progress, interruption, checkpoints, never worse than the start."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import trange
+
+#: Called after each step with its number and the (noisy) bound.
+Callback = Callable[[int, float], None]
+#: Steps between two checkpoints.
+SAVE_EVERY = 20
+
+
+class Trainee(ABC):
+    """A model and its guide in training. All of its state is theirs and the optimiser's."""
+
+    model: torch.nn.Module
+    guide: torch.nn.Module
+    optimiser: torch.optim.Optimizer
+
+    @abstractmethod
+    def step(self) -> float:
+        """One step of the optimiser; returns the loss."""
+
+    @abstractmethod
+    def evaluate(self) -> float:
+        """The bound, the same at every call for the same state."""
+
+    def between_steps(self, taken: int, settling: bool) -> None:  # noqa: B027
+        """What is done now and then; ``settling`` late in the decay, where the optimiser should come to rest."""
+
+    def finish(self) -> None:  # noqa: B027
+        """What is done at the end."""
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether nothing is carried from the last step to the next."""
+        return True
+
+
+class Outcome(NamedTuple):
+    """How a training run ended."""
+
+    start: float  #: the bound before
+    bound: float  #: the bound after; never below ``start``
+    losses: list[float]  #: on the way
+    was_interrupted: bool
+
+
+class TrainingRun:
+    """Steps of one trainee, from its start or from where a checkpoint left it.
+
+    :param trainee: what is trained.
+    :param steps: at most this many; fewer when the bound has settled.
+    """
+
+    def __init__(self, trainee: Trainee, steps: int) -> None:
+        self._trainee, self._steps = trainee, steps
+        self._schedule = Schedule(trainee.optimiser, steps)
+        self._losses: list[float] = []
+        self._start, self._start_state = trainee.evaluate(), self._parameters()
+
+    def _parameters(self) -> dict[str, dict[str, Tensor]]:
+        return {"model": copy_state(self._trainee.model), "guide": copy_state(self._trainee.guide)}
+
+    def _load_parameters(self, parameters: dict[str, dict[str, Tensor]]) -> None:
+        self._trainee.model.load_state_dict(parameters["model"])
+        self._trainee.guide.load_state_dict(parameters["guide"])
+
+    def state(self) -> dict[str, Any]:
+        """Everything that :meth:`load_state` needs to go on from here, to the bit."""
+        return {
+            "start": self._start,
+            "start_parameters": self._start_state,
+            "parameters": self._parameters(),
+            "optimiser": self._trainee.optimiser.state_dict()["state"],
+            "schedule": self._schedule.state(),
+            "losses": torch.tensor(self._losses, dtype=torch.float64),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Goes back to where :meth:`state` was asked for."""
+        self._start, self._start_state = state["start"], state["start_parameters"]
+        self._load_parameters(state["parameters"])
+        optimiser = self._trainee.optimiser.state_dict()
+        optimiser["state"] = {int(key): value for key, value in state["optimiser"].items()}
+        self._trainee.optimiser.load_state_dict(optimiser)
+        self._schedule.load_state(state["schedule"])
+        self._losses = state["losses"].tolist()
+
+    def train(
+        self, *, progress: bool, callback: Callback | None = None, save: Callable[[], None] | None = None
+    ) -> Outcome:
+        """Steps until the end, or until Ctrl-C; back to the start if that was better.
+
+        :param progress: whether to show a bar.
+        :param save: called every so often between two steps, for a checkpoint.
+        """
+        interrupted, saved = False, len(self._losses)
+        bar = trange(len(self._losses), self._steps, desc="fit", disable=not progress)
+        try:
+            for step in bar:
+                if self._schedule.is_over:
+                    break
+                self._one_step(step, callback)
+                bar.set_postfix(bound=f"{-self._losses[-1]:.6g}", refresh=False)
+                if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
+                    save()
+                    saved = step + 1
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(
+                f"training was interrupted after {len(self._losses)} steps; keeping what was reached", stacklevel=4
+            )
+        bar.close()
+        self._trainee.finish()
+        bound = self._trainee.evaluate()
+        if not bound >= self._start:
+            self._load_parameters(self._start_state)
+            bound = self._start
+        return Outcome(self._start, bound, self._losses, interrupted)
+
+    def _one_step(self, step: int, callback: Callback | None) -> None:
+        self._losses.append(self._trainee.step())
+        self._schedule.step(self._losses)
+        self._trainee.between_steps(step + 1, self._schedule.is_settling)
+        if callback is not None:
+            callback(step, -self._losses[-1])
+
+
+class Schedule:
+    """A constant rate for half of the steps, or until the bound has settled; then a cosine to zero."""
+
+    window = 50
+
+    def __init__(self, optimiser: torch.optim.Optimizer, steps: int) -> None:
+        self._optimiser, self._rate = optimiser, optimiser.param_groups[0]["lr"]
+        self._hold, self._decay = steps - steps // 2, steps // 2
+        self._taken, self._last = 0, math.nan
+
+    def step(self, losses: list[float]) -> None:
+        """After each step."""
+        self._taken += 1
+        if self._taken < self._hold and self._taken % self.window == 0:
+            recent = float(np.nanmean(losses[-self.window :]))
+            if self._last - recent < 1e-3 * abs(losses[0] - recent) + 0.5:
+                self._hold = self._taken
+            self._last = recent
+        self._set_rate()
+
+    def _set_rate(self) -> None:
+        past = max(0, self._taken - self._hold)
+        fraction = min(1.0, past / max(1, self._decay))
+        self._optimiser.param_groups[0]["lr"] = self._rate * 0.5 * (1 + math.cos(math.pi * fraction))
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether it is late in the decay."""
+        return self._taken - self._hold >= 0.4 * self._decay
+
+    @property
+    def is_over(self) -> bool:
+        return self._taken >= self._hold + self._decay
+
+    def state(self) -> dict[str, Any]:
+        return {"hold": self._hold, "taken": self._taken, "last": self._last}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._hold, self._taken, self._last = state["hold"], state["taken"], state["last"]
+        self._set_rate()
+
+
+def copy_state(module: torch.nn.Module) -> dict[str, Tensor]:
+    """A copy of a module's parameters and buffers."""
+    return {name: value.clone() for name, value in module.state_dict().items()}

@@ -1,0 +1,98 @@
+"""Training from several starts, the best kept, all of it resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from pyro_gprn.training.checkpoint import Checkpoint
+from pyro_gprn.training.loop import Callback, Trainee, TrainingRun, copy_state
+
+AnyTrainee = TypeVar("AnyTrainee", bound=Trainee)
+
+
+class Restarts(Generic[AnyTrainee]):
+    """Runs of training that share one preparation and differ in their random start.
+
+    :param model: the model, which comes out at the best run's hyperparameters.
+    :param prepare: brings the model to where every run begins; returns what to remember of that, for a checkpoint.
+    :param make: a new trainee of the model, its start drawn at random.
+    :param file: where to save, and to resume from.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        prepare: Callable[[], dict[str, Any]],
+        make: Callable[[], AnyTrainee],
+        file: Checkpoint | None = None,
+    ) -> None:
+        self._model, self._make, self._file = model, make, file
+        saved = None if file is None else file.load()
+        self._resumed: dict[str, Any] | None = None
+        if saved is None:
+            self.prepared = prepare()
+            self._begin, self._finished = copy_state(model), []
+        else:
+            self.prepared, self._begin, self._finished = saved["prepared"], saved["begin"], saved["finished"]
+            self._resumed = saved["run"]
+            torch.set_rng_state(saved["random"])
+
+    @property
+    def bounds(self) -> list[float]:
+        """The bound of each run that is over."""
+        return [run["bound"] for run in self._finished]
+
+    def train(
+        self, restarts: int, steps: int, *, progress: bool, callback: Callback | None = None
+    ) -> tuple[AnyTrainee, dict[str, Any]]:
+        """All runs; returns a trainee at the best one's state, and that run's start, bound and losses."""
+        trainee, interrupted = None, False
+        while len(self._finished) < restarts and not interrupted:
+            trainee, interrupted = self._train_one(steps, progress, callback)
+        best = max(self._finished, key=lambda run: run["bound"])
+        trainee = self._make() if trainee is None else trainee
+        self._model.load_state_dict(best["model"])
+        trainee.guide.load_state_dict(best["guide"])
+        return trainee, best
+
+    def _train_one(self, steps: int, progress: bool, callback: Callback | None) -> tuple[AnyTrainee, bool]:
+        random_start = torch.get_rng_state() if self._resumed is None else self._resumed["random_start"]
+        random_now = torch.get_rng_state()
+        torch.set_rng_state(random_start)  # so that the trainee is the one that was saved
+        self._model.load_state_dict(self._begin)
+        trainee = self._make()
+        run = TrainingRun(trainee, steps)
+        if self._resumed is not None:
+            run.load_state(self._resumed)
+            torch.set_rng_state(random_now)
+            self._resumed = None
+        outcome = run.train(
+            progress=progress, callback=callback, save=lambda: self._save({"random_start": random_start, **run.state()})
+        )
+        self._finished.append(
+            {
+                "start": outcome.start,
+                "bound": outcome.bound,
+                "losses": torch.tensor(outcome.losses, dtype=torch.float64),
+                "model": copy_state(self._model),
+                "guide": copy_state(trainee.guide),
+            }
+        )
+        if not outcome.was_interrupted:
+            self._save(None)
+        return trainee, outcome.was_interrupted
+
+    def _save(self, run: dict[str, Any] | None) -> None:
+        if self._file is not None:
+            self._file.save(
+                {
+                    "prepared": self.prepared,
+                    "begin": self._begin,
+                    "finished": self._finished,
+                    "random": torch.get_rng_state(),
+                    "run": run,
+                }
+            )
