@@ -10,6 +10,7 @@ from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
 from pyro_gprn.model import GPRN
 from pyro_gprn.predict import PosteriorPredictive, posterior_predictive, sample_weights
+from pyro_gprn.regressor import GPRNRegressor
 from pyro_gprn.training import CollapsedFit, fit_collapsed
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "CollapsedFit",
     "CollapsedGPRN",
     "CollapsedGuide",
+    "GPRNRegressor",
     "KroneckerGuide",
     "MatrixNormal",
     "PosteriorPredictive",

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pyro_gprn.checks import check_effective_outputs, check_outputs
 from pyro_gprn.distributions import MatrixNormal
+from pyro_gprn.kernels import hold_scale, parts
 from pyro_gprn.marginal import CollapsedNormal, output_covariance
-from pyro_gprn.network import Network, unit_rbf
+from pyro_gprn.network import Network
 from pyro_gprn.statistics import OutputStatistics, StatisticsMemory
 
 T = TypeVar("T")
@@ -71,11 +72,12 @@ class CollapsedGPRN(Network):
         self.effective_outputs = check_effective_outputs(effective_outputs, self.n_outputs)
         self._statistics = StatisticsMemory()
 
-    def _default_kernel_f(self, X: Tensor) -> Kernel:
+    def _for_functions(self, kernel: Kernel) -> Kernel:
         # The constant lets a function stay away from zero where there are no data: a higher bound in 16 of 16 trials.
-        kernel = unit_rbf(X)
-        kernel.lengthscale = kernel.lengthscale.detach() * X.shape[1] ** 0.5
-        return Sum(kernel, 1.0)
+        for part in parts(kernel):
+            if hasattr(part, "lengthscale"):
+                part.lengthscale = part.lengthscale.detach() * part.input_dim**0.5
+        return Sum(hold_scale(kernel), 1.0)
 
     @property
     def likelihood_weight(self) -> float:

@@ -31,10 +31,10 @@ class GPRN(Network):
     :param X: inputs, ``(N, P)``.
     :param output_shape: ``(d_1, …, d_M)``, or the number of outputs.
     :param n_latents: ``K``.
-    :param kernel_f: kernel of the latent functions, any of ``pyro.contrib.gp.kernels``; becomes float64. By
-        default RBF, one length-scale for each input column, and variance fixed at 1: the scale of f is not
-        identified beside that of w.
-    :param kernel_w: kernel of the weights, likewise; its variance is free by default.
+    :param kernel_f: kernel of the latent functions, any of ``pyro.contrib.gp.kernels`` (becomes float64), or words as
+        :func:`~pyro_gprn.kernels.named_kernel` reads them: one length-scale for each input column, and the scale fixed
+        at 1, since that of f is not identified beside that of w. By default ``"rbf"``.
+    :param kernel_w: kernel of the weights, likewise; its scale is free.
     :param noise_f: ``σ_f``, a standard deviation.
     :param noise_y: ``σ_y``, one number, or one for each output with shape ``output_shape``.
     :param jitter: added to the diagonals of K_f̂ and K_w, relative to them.

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
-from pyro.contrib.gp.kernels import RBF, Kernel
+from pyro.contrib.gp.kernels import Kernel
 from pyro.contrib.gp.parameterized import Parameterized
 from pyro.nn import PyroParam, pyro_method
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_gprn.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
+from pyro_gprn.kernels import hold_scale, named_kernel
 from pyro_gprn.linalg import safe_cholesky
 
 T = TypeVar("T")
@@ -35,8 +36,8 @@ class Network(Parameterized):
         output_shape: int | Sequence[int],
         n_latents: int,
         *,
-        kernel_f: Kernel | None = None,
-        kernel_w: Kernel | None = None,
+        kernel_f: Kernel | str | None = None,
+        kernel_w: Kernel | str | None = None,
         noise_f: float | Tensor = 3e-4,
         noise_y: float | Tensor = 0.1,
         jitter: float = 1e-10,
@@ -46,17 +47,23 @@ class Network(Parameterized):
         self.output_shape = check_output_shape(output_shape)
         self.n_latents = check_n_latents(n_latents)
         self.register_buffer("X", X)
-        if kernel_f is not None and kernel_f is kernel_w:
+        if isinstance(kernel_f, Kernel) and kernel_f is kernel_w:
             raise ValueError("kernel_f and kernel_w must be two kernels; got one object for both")
-        self.kernel_f = check_kernel(self._default_kernel_f(X) if kernel_f is None else kernel_f, X, "kernel_f")
-        self.kernel_w = check_kernel(rbf(X) if kernel_w is None else kernel_w, X, "kernel_w")
+        kernel_f, kernel_w = ("rbf" if kernel is None else kernel for kernel in (kernel_f, kernel_w))
+        if isinstance(kernel_f, str):
+            kernel_f = self._for_functions(named_kernel(kernel_f, X, "kernel_f"))
+        if isinstance(kernel_w, str):
+            kernel_w = named_kernel(kernel_w, X, "kernel_w")
+        self.kernel_f = check_kernel(kernel_f, X, "kernel_f")
+        self.kernel_w = check_kernel(kernel_w, X, "kernel_w")
         self.noise_f = PyroParam(check_noise(noise_f, X, (), "noise_f"), constraints.positive)
         self.noise_y = PyroParam(check_noise(noise_y, X, self.output_shape, "noise_y"), constraints.positive)
         self.jitter = jitter
         self.double().to(X.device)
 
-    def _default_kernel_f(self, X: Tensor) -> Kernel:
-        return unit_rbf(X)
+    def _for_functions(self, kernel: Kernel) -> Kernel:
+        """A kernel asked for by name, as the latent functions' kernel."""
+        return hold_scale(kernel)
 
     @property
     def n_rows(self) -> int:
@@ -88,17 +95,3 @@ class Network(Parameterized):
             return self.drawn(function)
         finally:
             self.set_mode(mode)
-
-
-def rbf(X: Tensor) -> Kernel:
-    """RBF with one length-scale for each column of X, starting at the column's standard deviation."""
-    spread = X.std(0, correction=0)
-    return RBF(X.shape[1], lengthscale=torch.where(spread > 0, spread, 1.0))
-
-
-def unit_rbf(X: Tensor) -> Kernel:
-    """The same with variance fixed at 1: the scale of f is not identified beside that of w."""
-    kernel = rbf(X)
-    del kernel.variance
-    kernel.register_buffer("variance", X.new_ones(()))
-    return kernel

@@ -7,14 +7,14 @@ import math
 import torch
 from torch.distributions import constraints
 
-from pyro_gprn.collapsed import CollapsedGPRN
+from pyro_gprn.network import Network
 from pyro_gprn.statistics import OutputStatistics
 
 
 class Box:
     """Ranges of the hyperparameters that are known by name, and where they start, from the data."""
 
-    def __init__(self, model: CollapsedGPRN, known: OutputStatistics) -> None:
+    def __init__(self, model: Network, known: OutputStatistics) -> None:
         distances = torch.pdist(model.X)
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]

@@ -1,0 +1,161 @@
+"""Kernels by name, and as plain words that can be saved.
+
+The kernels themselves are Pyro's (:mod:`pyro.contrib.gp.kernels`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+import pyro.contrib.gp.kernels as gp
+import torch
+from pyro.contrib.gp.kernels import Kernel, Product, Sum
+from torch import Tensor
+
+#: What can be asked for by name.
+KERNELS: dict[str, type[Kernel]] = {
+    "rbf": gp.RBF,
+    "matern32": gp.Matern32,
+    "matern52": gp.Matern52,
+    "exponential": gp.Exponential,
+    "rational_quadratic": gp.RationalQuadratic,
+    "periodic": gp.Periodic,
+    "cosine": gp.Cosine,
+    "linear": gp.Linear,
+    "constant": gp.Constant,
+}
+#: Parameters that a kernel may have for each input column.
+_BY_COLUMN = ("lengthscale", "period")
+_PARAMETERS = ("variance", "lengthscale", "period", "scale_mixture")
+
+
+def named_kernel(expression: str, X: Tensor, name: str = "kernel") -> Kernel:
+    """A kernel from words: names joined by ``+`` and ``*``, each with the input columns it reads if not all.
+
+    Length-scales (and periods) are one for each column, starting at the column's standard deviation.
+
+    :param expression: such as ``"matern52"``, ``"rbf + periodic"`` or ``"periodic[0] * rbf[1, 2]"``.
+    :param X: inputs, ``(N, P)``.
+    :param name: what the kernel is called in an error.
+
+    >>> kernel = named_kernel("periodic[0] * rbf[1, 2] + linear", torch.rand(10, 3))
+    >>> kernel(torch.rand(5, 3)).shape, kernel.kern0.kern1.lengthscale.shape
+    (torch.Size([5, 5]), torch.Size([2]))
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+        return _build(tree, X)
+    except (SyntaxError, _NotUnderstood) as error:
+        reason = f": {error}" if isinstance(error, _NotUnderstood) else ""
+        raise ValueError(
+            f"{name} must be a Pyro kernel, or names out of {', '.join(KERNELS)} joined by + and *,"
+            f" such as 'rbf + periodic[0]'; got {expression!r}{reason}"
+        ) from None
+
+
+class _NotUnderstood(Exception):
+    """An expression that is no kernel."""
+
+
+def _build(node: ast.expr, X: Tensor) -> Kernel:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+        kind = Sum if isinstance(node.op, ast.Add) else Product
+        return kind(_build(node.left, X), _build(node.right, X))
+    columns = list(range(X.shape[1]))
+    if isinstance(node, ast.Subscript):
+        columns, node = _columns(node.slice, X), node.value
+    if not isinstance(node, ast.Name) or node.id.lower() not in KERNELS:
+        raise _NotUnderstood(f"{ast.unparse(node)!r} is none of them")
+    kernel = KERNELS[node.id.lower()](len(columns), active_dims=columns)
+    spread = X[:, columns].detach().std(0, correction=0)
+    for parameter in _BY_COLUMN:
+        if hasattr(kernel, parameter):
+            setattr(kernel, parameter, torch.where(spread > 0, spread, 1.0))
+    return kernel
+
+
+def _columns(node: ast.expr, X: Tensor) -> list[int]:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        raise _NotUnderstood(f"columns must be numbers, got {ast.unparse(node)!r}") from None
+    columns = list(value) if isinstance(value, tuple) else [value]
+    if not all(isinstance(column, int) and 0 <= column < X.shape[1] for column in columns):
+        raise _NotUnderstood(f"columns must lie between 0 and {X.shape[1] - 1}, got {columns}")
+    return columns
+
+
+def parts(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernels of which a sum or product is made."""
+    if isinstance(kernel, gp.Combination):
+        for part in (kernel.kern0, kernel.kern1):
+            if isinstance(part, Kernel):
+                yield from parts(part)
+    else:
+        yield kernel
+
+
+def hold_scale(kernel: Kernel) -> Kernel:
+    """The kernel with its scale held at 1, where only its ratio to another's is identified: changed in place.
+
+    The variance of a kernel, of each factor of a product, of the first term of a sum.
+
+    >>> [name for name, _ in hold_scale(gp.RBF(1)).named_parameters()]
+    ['lengthscale_unconstrained']
+    """
+    if isinstance(kernel, Sum):
+        hold_scale(kernel.kern0)
+    elif isinstance(kernel, Product):
+        for part in parts(kernel):
+            hold_scale(part)
+    else:
+        del kernel.variance
+        kernel.register_buffer("variance", torch.ones(()))
+    return kernel
+
+
+def describe_kernel(kernel: Kernel, name: str = "kernel") -> dict[str, Any]:
+    """A kernel's structure in plain words, for a file; its values are those of its ``state_dict``.
+
+    :raises ValueError: for what has code in it: a kernel of one's own, a warping, a prior.
+
+    >>> describe_kernel(gp.Sum(gp.RBF(2), 1.0))
+    {'sum': [{'rbf': [0, 1], 'shapes': {'variance': [], 'lengthscale': []}, 'held': []}, 1.0]}
+    """
+    if type(kernel) in (Sum, Product):
+        both = [part if isinstance(part, (int, float)) else describe_kernel(part, name) for part in _both(kernel)]
+        return {"sum" if isinstance(kernel, Sum) else "product": both}
+    known = {kind: word for word, kind in KERNELS.items()}
+    if type(kernel) not in known or getattr(kernel, "_pyro_samples", None):
+        what = "a prior" if type(kernel) in known else type(kernel).__name__
+        raise ValueError(f"{name} has {what}, which a file without code cannot hold")
+    present = [parameter for parameter in _PARAMETERS if hasattr(kernel, parameter)]
+    return {
+        known[type(kernel)]: list(kernel.active_dims),
+        "shapes": {parameter: list(getattr(kernel, parameter).shape) for parameter in present},
+        "held": [parameter for parameter in present if parameter in kernel._buffers],
+    }
+
+
+def _both(kernel: Kernel) -> tuple[Any, Any]:
+    return kernel.kern0, kernel.kern1
+
+
+def rebuild_kernel(description: dict[str, Any]) -> Kernel:
+    """A kernel of the structure that :func:`describe_kernel` put into words."""
+    for word, kind in (("sum", Sum), ("product", Product)):
+        if word in description:
+            return kind(
+                *(part if isinstance(part, (int, float)) else rebuild_kernel(part) for part in description[word])
+            )
+    word = next(word for word in KERNELS if word in description)
+    kernel = KERNELS[word](len(description[word]), active_dims=list(description[word]))
+    for parameter, shape in description["shapes"].items():
+        if parameter in description["held"]:
+            delattr(kernel, parameter)
+            kernel.register_buffer(parameter, torch.ones(shape))
+        else:
+            setattr(kernel, parameter, torch.ones(shape))
+    return kernel
