@@ -9,7 +9,8 @@ from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
 from pyro_gprn.model import GPRN
-from pyro_gprn.predict import PosteriorPredictive, posterior_predictive, sample_weights
+from pyro_gprn.plots import plot_correlation, plot_field, plot_fit
+from pyro_gprn.predict import PosteriorPredictive, output_correlation, posterior_predictive, sample_weights
 from pyro_gprn.regressor import GPRNRegressor
 from pyro_gprn.training import CollapsedFit, fit_collapsed
 
@@ -25,6 +26,10 @@ __all__ = [
     "PosteriorPredictive",
     "TensorNormal",
     "fit_collapsed",
+    "output_correlation",
+    "plot_correlation",
+    "plot_field",
+    "plot_fit",
     "posterior_predictive",
     "sample_weights",
 ]

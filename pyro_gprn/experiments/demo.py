@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.datasets import simulate_plume
 from pyro_gprn.metrics import coverage, nrmse
+from pyro_gprn.plots import plot_field
 from pyro_gprn.predict import posterior_predictive
-from pyro_gprn.training import fit_collapsed
+from pyro_gprn.regressor import GPRNRegressor
 from pyro_gprn.training.independent import independent_gps
 
 N_TRAIN, N_TEST, N_LATENTS = 80, 20, 5
@@ -37,53 +37,31 @@ def run_demo(figure: Path, *, steps: int = 400, seed: int = 0, progress: bool = 
     """
     X, Y = simulate_plume(N_TRAIN + N_TEST)
     print(f"{N_TRAIN} runs of an advection-diffusion simulator: {X.shape[1]} inputs, {Y[0].numel()} outputs each")
-    X = (X - X[:N_TRAIN].mean(0)) / X[:N_TRAIN].std(0)
-    centre, scale = Y[:N_TRAIN].mean(0), Y[:N_TRAIN].std()
-    Y = (Y - centre) / scale
     (X, X_new), (Y, truth) = X.split([N_TRAIN, N_TEST]), Y.split([N_TRAIN, N_TEST])
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = CollapsedGPRN(X, Y.shape[1:], N_LATENTS, effective_outputs="auto")
-        fit = fit_collapsed(model, Y, steps=steps, progress=progress)
-        predictive = posterior_predictive(model, fit.guide, X_new)
-        mean, draws = predictive.mean(), predictive.sample(256)
-    scores = DemoScores(
-        mean_field=nrmse(torch.zeros_like(truth), truth),
-        independent=nrmse(posterior_predictive(*independent_gps(X, Y, Y.shape[1:]), X_new).mean(), truth),
-        gprn=nrmse(mean, truth),
-        coverage=coverage(draws, truth),
+    regressor = GPRNRegressor(N_LATENTS, steps=steps, seed=seed, progress=progress).fit(X, Y)
+    mean, deviation = regressor.predict(X_new, return_std=True)
+    centre = Y.mean(0)
+    scores = DemoScores(  # errors over the spread about the mean field
+        mean_field=nrmse(torch.zeros_like(truth), truth - centre),
+        independent=nrmse(_independent_gps(X, Y - centre, X_new), truth - centre),
+        gprn=nrmse(mean - centre, truth - centre),
+        coverage=coverage(regressor.sample(X_new, 256, seed=seed), truth),
     )
     print(f"held-out runs                {N_TEST}")
     print(f"NRMSE, the mean field        {scores.mean_field:.4f}")
     print(f"NRMSE, independent GPs       {scores.independent:.4f}")
     print(f"NRMSE, GPRN                  {scores.gprn:.4f}")
     print(f"coverage of 95 % intervals   {scores.coverage:.3f}")
-    deviation = predictive.variance().sqrt()
-    _draw(figure, centre + scale * truth[0], centre + scale * mean[0], scale * deviation[0])
+    panels = plot_field(
+        mean[0].T, deviation[0].T, truth[0].T, labels=("y", "x"), title="concentration in a held-out run"
+    )
+    panels[0].figure.savefig(figure, dpi=120)
     print(f"figure                       {figure.resolve()}")
     return scores
 
 
-def _draw(path: Path, truth: Tensor, mean: Tensor, deviation: Tensor) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise ImportError("the figure needs matplotlib: pip install 'pyro-gprn[plot]'") from missing
-    error = mean - truth
-    largest = error.abs().max().item()
-    low, high = truth.min().item(), truth.max().item()
-    panels = [
-        ("truth", truth, low, high, "viridis"),
-        ("predicted mean", mean, low, high, "viridis"),
-        ("standard deviation", deviation, 0.0, deviation.max().item(), "viridis"),
-        ("error (mean − truth)", error, -largest, largest, "RdBu_r"),
-    ]
-    figure = Figure(figsize=(13, 3.2), layout="constrained")
-    for axes, (title, field, lowest, highest, colours) in zip(figure.subplots(1, 4), panels, strict=True):
-        picture = axes.imshow(
-            field.T.numpy(), origin="lower", extent=(0, 1, 0, 1), vmin=lowest, vmax=highest, cmap=colours
-        )
-        figure.colorbar(picture, ax=axes, shrink=0.85)
-        axes.set(title=title, xlabel="x", ylabel="y")
-    figure.suptitle("concentration in a held-out run")
-    figure.savefig(path, dpi=120)
+def _independent_gps(X: Tensor, Y: Tensor, X_new: Tensor) -> Tensor:
+    """Predictions of independent GPs with one shared kernel, the baseline."""
+    centre, scale = X.mean(0), X.std(0)
+    model, draws = independent_gps((X - centre) / scale, Y, Y.shape[1:])
+    return posterior_predictive(model, draws, (X_new - centre) / scale).mean()

@@ -12,12 +12,13 @@ from pyro_gprn.network import Network
 from pyro_gprn.predict.base import PosteriorPredictive
 from pyro_gprn.predict.collapsed import CollapsedPredictive
 from pyro_gprn.predict.kronecker import KroneckerPredictive
-from pyro_gprn.predict.weights import sample_weights
+from pyro_gprn.predict.weights import output_correlation, sample_weights
 
 __all__ = [
     "CollapsedPredictive",
     "KroneckerPredictive",
     "PosteriorPredictive",
+    "output_correlation",
     "posterior_predictive",
     "sample_weights",
 ]

@@ -64,3 +64,30 @@ def sample_weights(
         correction = torch.einsum("in,nk,nd->ikd", everywhere[N:, :N], F, surprise)
         draws.append(prior[N:] + correction)
     return chosen.reshape(torch.stack(draws))
+
+
+def output_correlation(
+    model: CollapsedGPRN,
+    guide: CollapsedGuide,
+    X_new: Tensor,
+    outputs: Outputs = None,
+    Y: Tensor | None = None,
+    *,
+    n_draws: int = 64,
+) -> Tensor:
+    """The correlation between outputs at new inputs, ``(N*, b, b)`` over the ``b`` chosen outputs, flattened.
+
+    Of the signal ``W(x) f(x)`` for f from its prior: ``E[W(x) W(x)ᵀ]`` over draws of the weights, scaled to a unit
+    diagonal. It changes with the input, and no rotation of the latent functions changes it.
+
+    The parameters are those of :func:`sample_weights`.
+
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=1000, n_latents=2)
+    >>> correlation = output_correlation(model, CollapsedGuide(model), model.X[:3], [0, 7], Y=torch.randn(8, 1000))
+    >>> correlation.shape, correlation[0].diagonal()
+    (torch.Size([3, 2, 2]), tensor([1., 1.], dtype=torch.float64))
+    """
+    W = sample_weights(model, guide, X_new, n_draws, outputs, Y).flatten(3)
+    covariance = torch.einsum("snkd,snke->nde", W, W)
+    scale = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(W.dtype).tiny).sqrt()
+    return covariance / (scale.unsqueeze(-1) * scale.unsqueeze(-2))

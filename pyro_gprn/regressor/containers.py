@@ -27,7 +27,7 @@ def plain(array: Any) -> Any:
 
 def read_inputs(X: Any) -> np.ndarray:
     """Inputs as a finite float64 array, ``(N, P)``; scikit-learn's errors for anything else."""
-    return _writeable(check_array(plain(X), dtype=np.float64, input_name="X"))
+    return writeable(check_array(plain(X), dtype=np.float64, input_name="X"))
 
 
 def read_outputs(Y: Any) -> Tensor:
@@ -50,10 +50,10 @@ def read_outputs(Y: Any) -> Tensor:
         raise ValueError("Y must have one row for each row of X; got a single number")
     if 0 in array.shape:
         raise ValueError(f"Y must have at least one row and one output; got shape {array.shape}")
-    return torch.from_numpy(_writeable(np.ascontiguousarray(array)))
+    return torch.from_numpy(writeable(np.ascontiguousarray(array)))
 
 
-def _writeable(array: np.ndarray) -> np.ndarray:
+def writeable(array: np.ndarray) -> np.ndarray:
     """The array, or a copy of one that may not be written to: torch warns of tensors in such memory."""
     return array if array.flags.writeable else array.copy()
 
@@ -85,6 +85,12 @@ class Template:
             coordinates = {d: np.asarray(Y.coords[d].values) for d in Y.dims[1:] if d in Y.coords}
             return cls(library, shape, dtype, list(Y.dims), coordinates)
         return cls(library, shape, dtype)
+
+    def output_names(self) -> np.ndarray:
+        """A name for each of the flattened outputs, ``(D,)``: the columns', or where it stands."""
+        if self.library == "pandas" and self.shape != ():
+            return np.array([str(name) for name in self.names])
+        return np.array([", ".join(map(str, place)) or "0" for place in np.ndindex(*self.shape)])
 
     def wrap(self, values: Tensor, X: Any, draws: bool = False) -> Any:
         """Predictions ``(N*, D)``, or ``(n, N*, D)`` of draws, in the kind and shape of the outputs.

@@ -14,13 +14,15 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.handlers import own_randomness
-from pyro_gprn.predict import PosteriorPredictive, posterior_predictive
+from pyro_gprn.predict import PosteriorPredictive, output_correlation, posterior_predictive
 from pyro_gprn.regressor.checks import check_data, check_settings
-from pyro_gprn.regressor.containers import Template, plain, read_inputs, read_outputs
+from pyro_gprn.regressor.containers import Template, plain, read_inputs, read_outputs, writeable
 from pyro_gprn.regressor.inference import Inference, find_inference
 from pyro_gprn.regressor.scaling import Scaling, Standardize
 from pyro_gprn.regressor.storage import read_regressor, write_regressor
+from pyro_gprn.selection import Outputs
 from pyro_gprn.training.latents import choose_latents
 from pyro_gprn.training.loop import Callback
 
@@ -273,9 +275,28 @@ class GPRNRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return 1.0 if errors == 0 else 0.0  # scikit-learn's convention for constant outputs
         return (1.0 - errors / spread).item()
 
+    def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
+        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the chosen outputs, flattened.
+
+        :param X: new inputs, ``(N*, P)``.
+        :param outputs: which outputs, as for :func:`~pyro_gprn.posterior_predictive`; all of them are D² numbers.
+        """
+        inputs = self._read_new(X)
+        if not isinstance(self.model_, CollapsedGPRN):
+            raise ValueError(f"the correlation of outputs needs inference='collapsed'; got {self.inference!r}")
+        Y = self._outputs.reshape(-1, *self.output_shape_)
+        with own_randomness(self._seed):
+            return output_correlation(self.model_, self.guide_, inputs, outputs, Y).cpu().numpy()
+
+    @property
+    def output_names_(self) -> np.ndarray:
+        """A name for each of the flattened outputs, ``(D,)``."""
+        check_is_fitted(self)
+        return self._template.output_names()
+
     def _read_new(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        read = validate_data(self, plain(X), reset=False, dtype=np.float64)
+        read = writeable(validate_data(self, plain(X), reset=False, dtype=np.float64))
         return self._scaling.inputs(torch.from_numpy(read).to(self.model_.X.device))
 
     def _read_new_outputs(self, Y: Any, n_rows: int) -> Tensor:
