@@ -22,7 +22,6 @@ KERNELS: dict[str, type[Kernel]] = {
     "exponential": gp.Exponential,
     "rational_quadratic": gp.RationalQuadratic,
     "periodic": gp.Periodic,
-    "cosine": gp.Cosine,
     "linear": gp.Linear,
     "constant": gp.Constant,
 }
