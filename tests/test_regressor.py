@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import GPRNRegressor
-from pyro_gprn.regressor import estimator
+from pyro_gprn.regressor import prediction
 
 X = np.random.default_rng(0).uniform(size=(30, 2))
 PLACES = np.linspace(0, 1, 40)
@@ -62,7 +62,7 @@ def test_predictions_are_the_same_again_and_in_any_company(fitted, monkeypatch):
     whole = fitted.predict(X_NEW, return_std=True)
     for first, second in zip(whole, fitted.predict(X_NEW, return_std=True), strict=True):
         np.testing.assert_array_equal(first, second)
-    monkeypatch.setattr(estimator, "BLOCK_NUMBERS", 1)  # one row at a time
+    monkeypatch.setattr(prediction, "BLOCK_NUMBERS", 1)  # one row at a time
     for together, alone in zip(whole, fitted.predict(X_NEW, return_std=True), strict=True):
         np.testing.assert_allclose(together, alone, rtol=1e-6)
 

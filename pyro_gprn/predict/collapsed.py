@@ -26,6 +26,9 @@ from pyro_gprn.predict.conditional import Conditional, draw_rows
 from pyro_gprn.selection import OutputSelection
 from pyro_gprn.statistics import OutputStatistics
 
+#: How many components a mixture has by default.
+N_DRAWS = 128
+
 
 class Weighting(NamedTuple):
     """New outputs as weightings of training outputs, for ``s`` draws and ``g`` patterns of holes."""
@@ -65,7 +68,7 @@ class CollapsedPredictive(PosteriorPredictive):
         X_new: Tensor,
         Y: Tensor | None = None,
         *,
-        n_draws: int = 128,
+        n_draws: int = N_DRAWS,
     ) -> None:
         super().__init__(model, X_new)
         self._model, self._known = model, model.statistics(Y)

@@ -1,0 +1,35 @@
+"""How many latent functions: what n_latents="auto" chooses beside what every choice would have given.
+
+    python benchmarks/latents.py
+
+Held-out NRMSE and mean log density (standardised outputs) of each number of latent functions, the log density that the
+refitted folds gave it, and the choice. The fields are those of fields.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from fields import N_TRAIN, fronts, heat, noisy_blob, plume
+
+from pyro_gprn import GPRNRegressor
+from pyro_gprn.training.latents import CANDIDATES
+
+
+def main() -> None:
+    print("| problem | chosen | " + " | ".join(f"K = {K}" for K in CANDIDATES) + " |\n" + "| --- " * 7 + "|")
+    for problem in (plume, fronts, noisy_blob, heat):
+        for seed in (0, 1):
+            X, Y = (array.flatten(1).double().numpy() for array in problem(seed))
+            (X, X_new), (Y, truth) = np.split(X, [N_TRAIN]), np.split(Y, [N_TRAIN])
+            auto = GPRNRegressor("auto", seed=0, progress=False).fit(X, Y)
+            shown = []
+            for K in CANDIDATES:
+                r = GPRNRegressor(K, seed=0, progress=False).fit(X, Y)
+                error = np.sqrt(1 - r.score(X_new, truth))
+                density = r.log_predictive_density(X_new, truth).mean() + np.log((Y - Y.mean(0)).std())
+                shown.append(f"{error:.3g} / {density:.2f} ({auto.latent_scores_[K]:.2f})")
+            print(f"| {problem.__name__} {seed} | {auto.n_latents_} | " + " | ".join(shown) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
