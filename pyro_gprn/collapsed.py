@@ -52,6 +52,7 @@ class CollapsedGPRN(Network):
 
     NaN in Y is a missing output: outputs that miss the same rows share one Cholesky factor.
 
+    >>> import torch
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(4, 3), n_latents=2)
     >>> model().shape
     torch.Size([8, 4, 3])

@@ -106,7 +106,7 @@ def plot_correlation(regressor: GPRNRegressor, x: Any, outputs: Outputs = None, 
     axes.set_xticks(shown, names[shown], rotation=45)
     axes.set_yticks(shown, names[shown])
     at = ", ".join(f"{value:.3g}" for value in x[0])
-    axes.set(xlabel="output", ylabel="output", title=f"correlation of outputs at x = ({at})")
+    axes.set(xlabel="output", ylabel="output", title=f"correlation at x = ({at})")
     return axes
 
 

@@ -57,18 +57,20 @@ def read_regressor(kind: type[GPRNRegressor], path: str | Path, Y: Any, kernels:
     """The estimator in a file."""
     tree = read_archive(path, _KIND)
     regressor = kind(**tree["settings"])
+    device = regressor.device or "cpu"
     inference = find_inference(regressor.inference)
     made = {name: _rebuild(tree["kernels"][name], kernels[name], name, path) for name in _KERNELS}
     state = tree["model"]
     shape, n_latents = tuple(tree["output_shape"]), tree["n_latents"]
     model = inference.make_model(
-        state["X"], shape, n_latents, made["kernel_f"], made["kernel_w"], tree["effective_outputs"]
+        state["X"].to(device), shape, n_latents, made["kernel_f"], made["kernel_w"], tree["effective_outputs"]
     )
     model.load_state_dict(state)
     guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
     guide.load_state_dict(tree["guide"])
-    regressor._scaling = Scaling(**tree["scaling"])
-    regressor._outputs = _find_outputs(tree, Y, regressor._scaling, path)
+    scaling = Scaling(**tree["scaling"])
+    regressor._outputs = _find_outputs(tree, Y, scaling, path).to(device)
+    regressor._scaling = Scaling(*(part.to(device) for part in scaling))
     regressor._template, regressor._seed = _rebuild_template(tree["template"]), tree["seed"]
     regressor.n_features_in_ = state["X"].shape[1]
     if tree["names"]:
