@@ -63,7 +63,7 @@ def simulate_cantilever(
     if n < 1 or processes < 1:
         raise ValueError(f"n and processes must be at least 1; got {n} and {processes}")
     _check_grid(grid)
-    options = SimpOptions() if options is None else options
+    options = options or SimpOptions()
     forces = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     X = forces * torch.tensor([1.0, math.pi], dtype=torch.float64)
 
@@ -111,7 +111,7 @@ def design_cantilever(
     force = np.zeros(held.shape)
     shares = np.maximum(0.0, 1 - np.abs(np.arange(height + 1) - (1 - position) * height))
     force[:, -1] = shares[:, None] * [math.cos(angle), math.sin(angle)]
-    return optimise(Plate(held), force, SimpOptions() if options is None else options)
+    return optimise(Plate(held), force, options or SimpOptions())
 
 
 def _check_grid(grid: tuple[int, int]) -> None:
