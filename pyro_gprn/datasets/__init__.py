@@ -1,5 +1,14 @@
 """Data to try things on."""
 
+from pyro_gprn.datasets.cantilever import CantileverRuns, design_cantilever, simulate_cantilever
 from pyro_gprn.datasets.plume import PlumeRuns, simulate_plume
+from pyro_gprn.datasets.topology import SimpOptions
 
-__all__ = ["PlumeRuns", "simulate_plume"]
+__all__ = [
+    "CantileverRuns",
+    "PlumeRuns",
+    "SimpOptions",
+    "design_cantilever",
+    "simulate_cantilever",
+    "simulate_plume",
+]
