@@ -25,7 +25,8 @@ class CavityFlow:
     In space momentum is conserved: central differences for viscosity, QUICK (Leonard 1979) for advection, since the
     boundary layers of fast walls are thinner than a cell and central advection would ring there. In time the discrete
     equations are ``w' = P R(w)``, with ``R`` the forces and ``P`` the projection onto flows without divergence; they
-    are solved by Heun's Runge–Kutta method of order three. Nothing mixes the runs of a batch.
+    are solved by Heun's Runge–Kutta method of order three (two where a velocity changes sign: QUICK turns round with
+    it, and ``R`` has a kink). Nothing mixes the runs of a batch.
 
     :param grid: cells along each side.
     :param viscosity: ``ν`` of each run, ``(…)``.
