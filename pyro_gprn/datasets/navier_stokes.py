@@ -77,13 +77,18 @@ class CavityFlow:
         other = velocity[..., ::-1, :, :]
         flux_across = _flux(across, (other[..., 1:] + other[..., :-1]) / 2, diffusion)
         forces = np.zeros_like(velocity)
-        forces[..., 1:-1, :] = np.diff(flux_along, axis=-2) + np.diff(flux_across, axis=-2).swapaxes(-1, -2)
-        forces *= -self.grid
+        forces[..., 1:-1, :] -= np.diff(flux_along, axis=-2)
+        forces[..., 1:-1, :] -= np.diff(flux_across, axis=-2).swapaxes(-1, -2)
+        forces *= self.grid
         return forces
 
     def project(self, velocity: Array) -> Array:
         """``P``: the velocity less the gradient that takes away its divergence."""
-        return velocity - self._gradient(self._potential(self.divergence(velocity)))
+        scaled = self.grid * self._potential(self.divergence(velocity))  # its differences are the gradient
+        projected = velocity.copy()
+        projected[..., 0, 1:-1, :] -= np.diff(scaled, axis=-2)
+        projected[..., 1, 1:-1, :] -= np.diff(scaled, axis=-1).swapaxes(-1, -2)
+        return projected
 
     def pressure(self, velocity: Array) -> Array:
         """Pressure at the cell centres, ``(…, grid, grid)``, x first: ``∇²p = ∇·R(w)``, with mean zero."""
@@ -97,15 +102,8 @@ class CavityFlow:
 
     def divergence(self, velocity: Array) -> Array:
         """``∇·w`` in each cell, ``(…, grid, grid)``, x first."""
-        outflow = self.grid * np.diff(velocity, axis=-2)
-        return outflow[..., 0, :, :] + outflow[..., 1, :, :].swapaxes(-1, -2)
-
-    def _gradient(self, potential: Array) -> Array:
-        """The slope across each face, as a velocity; zero on the walls."""
-        gradient = np.zeros((*potential.shape[:-2], 2, self.grid + 1, self.grid))
-        both = np.stack([potential, potential.swapaxes(-1, -2)], axis=-3)
-        gradient[..., 1:-1, :] = self.grid * np.diff(both, axis=-2)
-        return gradient
+        outflow = np.diff(velocity, axis=-2)
+        return self.grid * (outflow[..., 0, :, :] + outflow[..., 1, :, :].swapaxes(-1, -2))
 
     def _potential(self, source: Array) -> Array:
         """The solution of ``∇² φ = source`` with mean zero and zero slope at the walls."""
