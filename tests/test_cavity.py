@@ -177,14 +177,13 @@ def test_the_seed_decides_the_runs():
     assert not torch.equal(first.Y, other.Y)
 
 
-@pytest.mark.parametrize(("batch", "workers"), [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)])
-def test_a_run_is_the_same_in_any_batch_and_thread(batch, workers):
+@pytest.mark.parametrize(("batch", "workers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_a_run_is_the_same_in_any_batch_and_process(batch, workers):
     together = simulate_cavity(5, batch=5, **TINY).Y
     torch.testing.assert_close(simulate_cavity(5, batch=batch, workers=workers, **TINY).Y, together, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch, workers):
+def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch):
     written = []
     whole_write = RunStore.write
 
@@ -196,11 +195,11 @@ def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch, workers):
 
     monkeypatch.setattr(RunStore, "write", write)
     with pytest.raises(KeyboardInterrupt):
-        simulate_cavity(5, folder=tmp_path, batch=2, workers=workers, **TINY)
+        simulate_cavity(5, folder=tmp_path, batch=2, **TINY)
     assert written == [0, 1, 2]
 
     written = []
-    resumed = simulate_cavity(5, folder=tmp_path, batch=2, workers=workers, **TINY)
+    resumed = simulate_cavity(5, folder=tmp_path, batch=2, **TINY)
     assert written == [3, 4]
     torch.testing.assert_close(resumed, simulate_cavity(5, **TINY), rtol=0, atol=0)
 

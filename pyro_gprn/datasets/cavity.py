@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from numbers import Integral
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -63,7 +64,7 @@ def simulate_cavity(
     ``((i + ½) / grid, (j + ½) / grid)``. Pressure has mean zero in each frame. How the equations are solved:
     :class:`~pyro_gprn.datasets.navier_stokes.CavityFlow`.
 
-    A run is the same, to the last bit, in whatever batch and thread it is made.
+    A run is the same, to the last bit, in whatever batch and process it is made.
 
     :param n: how many runs.
     :param seed: of the random inputs.
@@ -76,7 +77,8 @@ def simulate_cavity(
     :param folder: where to keep the runs, as :class:`~pyro_gprn.datasets.store.RunStore` does: ``Y`` is then mapped
         from disk, and a call that was interrupted goes on where it stopped. None keeps them in memory.
     :param batch: how many runs are made, and written, together.
-    :param workers: how many threads make batches.
+    :param workers: how many processes make batches, side by side. With more than one, a script that calls this needs
+        the usual ``if __name__ == "__main__":``.
     :param progress: shows a progress bar.
 
     >>> X, Y = simulate_cavity(2, grid=16, frames=3, final_time=0.3, step=0.01, progress=False)
@@ -113,8 +115,8 @@ def _simulate(batches: Sequence[Sequence[int]], X: np.ndarray, plan: _Plan, work
     simulate = partial(_simulate_batch, X=X, plan=plan)
     if workers == 1:
         yield from map(simulate, batches)
-    else:  # threads are enough: NumPy and SciPy let others run while they compute
-        with ThreadPoolExecutor(workers) as pool:
+    else:  # spawned, since a fork of a process that has run torch may hang
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             yield from pool.map(simulate, batches)
 
 
