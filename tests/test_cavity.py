@@ -225,6 +225,7 @@ def test_a_flow_that_blows_up_is_an_error_and_not_stored(tmp_path, monkeypatch):
     [
         ({"n": 0}, "n must be an integer, at least 1; got 0"),
         ({"n": 2.5}, "n must be an integer, at least 1; got 2.5"),
+        ({"seed": -1}, "seed must be an integer, at least 0; got -1"),
         ({"grid": 3}, "grid must be an integer, at least 4; got 3"),
         ({"frames": 0}, "frames must be an integer, at least 1; got 0"),
         ({"batch": 0}, "batch must be an integer, at least 1; got 0"),

@@ -9,7 +9,7 @@ from functools import partial
 from multiprocessing import get_context
 from numbers import Integral
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -85,22 +85,15 @@ def simulate_cavity(
     >>> X.shape, Y.shape
     (torch.Size([2, 5]), torch.Size([2, 3, 16, 16]))
     """
-    n, grid, frames = _count("n", n), _count("grid", grid, least=4), _count("frames", frames)
-    batch, workers = _count("batch", batch), _count("workers", workers)
+    n, seed, grid = _count("n", n), _count("seed", seed, least=0), _count("grid", grid, least=4)
+    frames, batch, workers = _count("frames", frames), _count("batch", batch), _count("workers", workers)
     final_time, step = _duration("final_time", final_time), _duration("step", step)
     if field not in get_args(Field):
         raise ValueError(f"field must be one of {get_args(Field)}; got {field!r}")
     X = torch.rand(n, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     plan = _Plan(grid, frames, final_time, _steps_per_frame(grid, final_time / frames, step), field)
-    shape = (n, frames, *((2,) if field == "velocity" else ()), grid, grid)
-    write: Callable[[int, np.ndarray], None]
-    if folder is None:
-        runs, missing = np.empty(shape, dtype="float32"), list(range(n))
-        write = runs.__setitem__
-    else:
-        store = RunStore(folder, shape, {"simulator": "cavity", "seed": seed, **plan._asdict()})
-        runs, missing, write = store.runs, store.missing(), store.write
-
+    components = (2,) if field == "velocity" else ()
+    runs, missing, write = _open(folder, (n, frames, *components, grid, grid), {"seed": seed, **plan._asdict()})
     batches = [missing[start : start + batch] for start in range(0, len(missing), batch)]
     with tqdm(total=n, initial=n - len(missing), desc="cavity", unit="run", disable=not progress) as bar:
         for members, outputs in zip(batches, _simulate(batches, X.numpy(), plan, workers), strict=True):
@@ -108,6 +101,17 @@ def simulate_cavity(
                 write(run, output)
             bar.update(len(members))
     return CavityRuns(X, torch.from_numpy(runs))
+
+
+def _open(
+    folder: str | Path | None, shape: tuple[int, ...], settings: dict[str, Any]
+) -> tuple[np.ndarray, list[int], Callable[[int, np.ndarray], None]]:
+    """The array of runs, which are still to be made, and how to write one: on disk or, without a folder, in memory."""
+    if folder is None:
+        runs = np.empty(shape, dtype="float32")
+        return runs, list(range(len(runs))), runs.__setitem__
+    store = RunStore(folder, shape, {"simulator": "cavity", **settings})
+    return store.runs, store.missing(), store.write
 
 
 def _simulate(batches: Sequence[Sequence[int]], X: np.ndarray, plan: _Plan, workers: int) -> Iterator[np.ndarray]:

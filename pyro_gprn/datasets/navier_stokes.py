@@ -55,12 +55,12 @@ class CavityFlow:
         """The velocity of a fluid at rest, ``(…, 2, grid + 1, grid)``."""
         return np.zeros((*self.low_wall.shape[:-2], self.grid + 1, self.grid))
 
-    def step(self, velocity: Array, step: float) -> Array:
-        """The velocity a time ``step`` later; each stage is projected, and so has no divergence."""
+    def step(self, velocity: Array, time_step: float) -> Array:
+        """The velocity a ``time_step`` later; each stage is projected, and so has no divergence."""
         first = self.forces(velocity)
-        second = self.forces(self.project(velocity + step / 3 * first))
-        third = self.forces(self.project(velocity + 2 * step / 3 * second))
-        return self.project(velocity + step / 4 * (first + 3 * third))
+        second = self.forces(self.project(velocity + time_step / 3 * first))
+        third = self.forces(self.project(velocity + 2 * time_step / 3 * second))
+        return self.project(velocity + time_step / 4 * (first + 3 * third))
 
     def forces(self, velocity: Array) -> Array:
         """Advection and viscosity on each face, ``R(w) = −∇·(w w) + ν ∇²w``; zero on the walls."""
@@ -101,7 +101,7 @@ class CavityFlow:
         return np.stack([along_x, along_y.swapaxes(-1, -2)], axis=-3)
 
     def divergence(self, velocity: Array) -> Array:
-        """``∇·w`` in each cell, ``(…, grid, grid)``, x first."""
+        """``∇·w`` in each cell (speed over length, not times ``h``), ``(…, grid, grid)``, x first."""
         outflow = np.diff(velocity, axis=-2)
         return self.grid * (outflow[..., 0, :, :] + outflow[..., 1, :, :].swapaxes(-1, -2))
 
@@ -135,7 +135,7 @@ def _flux(carried: Array, carrier: Array, diffusion: Array) -> Array:
     """
     slope = np.diff(carried, axis=-2)
     curvature = np.diff(slope, axis=-2)
-    curvature *= 0.125
+    curvature *= 0.125  # in place, here and below: most of a simulation's time goes into these lines
     flux = _mean(carried[..., 1:-1, :])
     flux *= carrier
     flux -= np.maximum(carrier, 0) * curvature[..., :-1, :]
