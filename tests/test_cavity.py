@@ -177,10 +177,10 @@ def test_the_seed_decides_the_runs():
     assert not torch.equal(first.Y, other.Y)
 
 
-@pytest.mark.parametrize(("batch", "workers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
-def test_a_run_is_the_same_in_any_batch_and_process(batch, workers):
+@pytest.mark.parametrize(("batch", "processes"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_a_run_is_the_same_in_any_batch_and_process(batch, processes):
     together = simulate_cavity(5, batch=5, **TINY).Y
-    torch.testing.assert_close(simulate_cavity(5, batch=batch, workers=workers, **TINY).Y, together, rtol=0, atol=0)
+    torch.testing.assert_close(simulate_cavity(5, batch=batch, processes=processes, **TINY).Y, together, rtol=0, atol=0)
 
 
 def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch):
@@ -229,7 +229,7 @@ def test_a_flow_that_blows_up_is_an_error_and_not_stored(tmp_path, monkeypatch):
         ({"grid": 3}, "grid must be an integer, at least 4; got 3"),
         ({"frames": 0}, "frames must be an integer, at least 1; got 0"),
         ({"batch": 0}, "batch must be an integer, at least 1; got 0"),
-        ({"workers": -1}, "workers must be an integer, at least 1; got -1"),
+        ({"processes": -1}, "processes must be an integer, at least 1; got -1"),
         ({"final_time": 0.0}, "final_time must be positive and finite; got 0.0"),
         ({"step": float("nan")}, "step must be positive and finite; got nan"),
         ({"field": "vorticity"}, "field must be one of .*'pressure', 'velocity'.*; got 'vorticity'"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_gprn.datasets.elasticity import Plate
+from pyro_gprn.datasets.processes import process_pool
 from pyro_gprn.datasets.store import RunStore
 from pyro_gprn.datasets.topology import Design, SimpOptions, optimise
 
@@ -127,8 +127,7 @@ def _finished(
         for run, force in forces.items():
             yield run, design(*force)
         return
-    # Spawned, because a fork of a process whose BLAS or torch has threads can hang
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with process_pool(processes) as pool:
         run_of = {pool.submit(design, *force): run for run, force in forces.items()}
         try:
             for future in as_completed(run_of):

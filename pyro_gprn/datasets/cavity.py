@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_gprn.datasets.navier_stokes import CavityFlow, stable_step
+from pyro_gprn.datasets.processes import process_pool
 from pyro_gprn.datasets.store import RunStore
 
 Field = Literal["pressure", "velocity"]
@@ -53,7 +52,7 @@ def simulate_cavity(
     field: Field = "pressure",
     folder: str | Path | None = None,
     batch: int = 4,
-    workers: int = 1,
+    processes: int = 1,
     progress: bool = True,
 ) -> CavityRuns:
     """Runs of incompressible flow in the unit square, from rest, each wall sliding along itself at its own speed.
@@ -77,7 +76,7 @@ def simulate_cavity(
     :param folder: where to keep the runs, as :class:`~pyro_gprn.datasets.store.RunStore` does: ``Y`` is then mapped
         from disk, and a call that was interrupted goes on where it stopped. None keeps them in memory.
     :param batch: how many runs are made, and written, together.
-    :param workers: how many processes make batches, side by side. With more than one, a script that calls this needs
+    :param processes: how many processes make batches, side by side. With more than one, a script that calls this needs
         the usual ``if __name__ == "__main__":``.
     :param progress: shows a progress bar.
 
@@ -86,7 +85,7 @@ def simulate_cavity(
     (torch.Size([2, 5]), torch.Size([2, 3, 16, 16]))
     """
     n, seed, grid = _count("n", n), _count("seed", seed, least=0), _count("grid", grid, least=4)
-    frames, batch, workers = _count("frames", frames), _count("batch", batch), _count("workers", workers)
+    frames, batch, processes = _count("frames", frames), _count("batch", batch), _count("processes", processes)
     final_time, step = _duration("final_time", final_time), _duration("step", step)
     if field not in get_args(Field):
         raise ValueError(f"field must be one of {get_args(Field)}; got {field!r}")
@@ -96,7 +95,7 @@ def simulate_cavity(
     runs, missing, write = _open(folder, (n, frames, *components, grid, grid), {"seed": seed, **plan._asdict()})
     batches = [missing[start : start + batch] for start in range(0, len(missing), batch)]
     with tqdm(total=n, initial=n - len(missing), desc="cavity", unit="run", disable=not progress) as bar:
-        for members, outputs in zip(batches, _simulate(batches, X.numpy(), plan, workers), strict=True):
+        for members, outputs in zip(batches, _simulate(batches, X.numpy(), plan, processes), strict=True):
             for run, output in zip(members, outputs, strict=True):
                 write(run, output)
             bar.update(len(members))
@@ -114,13 +113,13 @@ def _open(
     return store.runs, store.missing(), store.write
 
 
-def _simulate(batches: Sequence[Sequence[int]], X: np.ndarray, plan: _Plan, workers: int) -> Iterator[np.ndarray]:
+def _simulate(batches: Sequence[Sequence[int]], X: np.ndarray, plan: _Plan, processes: int) -> Iterator[np.ndarray]:
     """The outputs of one batch of runs after another, each ``(len(batch), frames, …)``."""
     simulate = partial(_simulate_batch, X=X, plan=plan)
-    if workers == 1:
+    if processes == 1:
         yield from map(simulate, batches)
-    else:  # spawned, since a fork of a process that has run torch may hang
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    else:
+        with process_pool(processes) as pool:
             yield from pool.map(simulate, batches)
 
 
