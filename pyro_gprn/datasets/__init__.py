@@ -1,16 +1,31 @@
-"""Data to try things on."""
+"""Data to try things on: the paper's sets, loaded or simulated, a small simulator, draws of the model itself."""
 
 from pyro_gprn.datasets.cantilever import CantileverRuns, design_cantilever, simulate_cantilever
 from pyro_gprn.datasets.cavity import CavityRuns, simulate_cavity
+from pyro_gprn.datasets.equity import load_equity
+from pyro_gprn.datasets.expression import load_dream5, load_precise
+from pyro_gprn.datasets.jura import load_jura
 from pyro_gprn.datasets.plume import PlumeRuns, simulate_plume
+from pyro_gprn.datasets.pm25 import load_pm25
+from pyro_gprn.datasets.record import Dataset, Split
+from pyro_gprn.datasets.sample import GPRNSample, sample_gprn
 from pyro_gprn.datasets.topology import SimpOptions
 
 __all__ = [
     "CantileverRuns",
     "CavityRuns",
+    "Dataset",
+    "GPRNSample",
     "PlumeRuns",
     "SimpOptions",
+    "Split",
     "design_cantilever",
+    "load_dream5",
+    "load_equity",
+    "load_jura",
+    "load_pm25",
+    "load_precise",
+    "sample_gprn",
     "simulate_cantilever",
     "simulate_cavity",
     "simulate_plume",

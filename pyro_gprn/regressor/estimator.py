@@ -35,8 +35,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
     :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on three refitted folds, at half
         the steps, and takes the smallest that is not beaten by more than a standard error of the held-out log density.
-        On eight splits of four simulated fields it took 5 or 8, each time the best of the five in held-out density or
-        within 0.02 of it; errors alone would now and then have preferred fewer (docs/training.md has the table).
+        On eight splits of four simulated fields it took 5 or 8, seven times the best of the five in held-out density or
+        within 0.05 of it (docs/training.md has the table).
     :param inference: ``"collapsed"``, the weights integrated out; ``"kronecker"``, the paper's posterior.
     :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only): ``"auto"`` reads
         the number off the Gram matrix and takes twice what it says, which predicted smooth fields, moving fronts and

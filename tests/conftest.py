@@ -1,0 +1,42 @@
+"""Data sets in tests: never from the user's folder or cache, never from the internet."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+import pytest
+from website import Website
+
+from pyro_gprn.datasets import fetch
+
+#: Where the published files may be: as the user says, or beside the project.
+_FOLDER = Path(os.environ.get("PYRO_GPRN_DATA") or Path(__file__).parents[1].parent / "shared/data")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.delenv("PYRO_GPRN_DATA", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(fetch, "RETRIES", 0)
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    return tmp_path / "cache/pyro-gprn"
+
+
+@pytest.fixture
+def website(tmp_path: Path) -> Iterator[Website]:
+    """A web server of the test's own."""
+    (tmp_path / "served").mkdir()
+    site = Website(tmp_path / "served")
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def published_files(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the data sets as they were published, which the loaders then read; skips where there is none."""
+    if not (_FOLDER / "jura/X.txt").exists():
+        pytest.skip("the published files are not on this machine: set PYRO_GPRN_DATA to run this test")
+    monkeypatch.setenv("PYRO_GPRN_DATA", str(_FOLDER))
+    return _FOLDER
