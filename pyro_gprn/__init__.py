@@ -5,6 +5,7 @@ step that does not grow with the number of outputs. See the README for a first e
 """
 
 from pyro_gprn.collapsed import CollapsedGPRN
+from pyro_gprn.diagnostics import diagnose, to_arviz
 from pyro_gprn.distributions import MatrixNormal, TensorNormal
 from pyro_gprn.elbo import ClosedFormELBO
 from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
@@ -25,6 +26,7 @@ __all__ = [
     "MatrixNormal",
     "PosteriorPredictive",
     "TensorNormal",
+    "diagnose",
     "fit_collapsed",
     "output_correlation",
     "plot_correlation",
@@ -32,4 +34,5 @@ __all__ = [
     "plot_fit",
     "posterior_predictive",
     "sample_weights",
+    "to_arviz",
 ]

@@ -29,7 +29,7 @@ def plot_fit(regressor: GPRNRegressor, axes: Axes | None = None) -> Axes:
     >>> plot_fit(r).get_xlabel()
     'step'
     """
-    axes = _new_axes(1)[0] if axes is None else axes
+    axes = new_axes(1)[0] if axes is None else axes
     bounds = -regressor.losses_
     steps = np.arange(1, len(bounds) + 1)
     axes.plot(steps, bounds, lw=0.8, color="C0", alpha=0.6, label="at each step (noisy)")
@@ -99,7 +99,7 @@ def plot_correlation(regressor: GPRNRegressor, x: Any, outputs: Outputs = None, 
     correlation = regressor.output_correlation(x, outputs)[0]
     positions = OutputSelection(outputs, Size(shape)).positions(slice(None))
     names = regressor.output_names_[np.asarray(positions)]
-    axes = _new_axes(1)[0] if axes is None else axes
+    axes = new_axes(1)[0] if axes is None else axes
     picture = axes.imshow(correlation, vmin=-1, vmax=1, cmap="RdBu_r")
     axes.figure.colorbar(picture, ax=axes, label="correlation")
     shown = np.unique(np.linspace(0, len(names) - 1, min(len(names), 8)).round().astype(int))
@@ -116,7 +116,8 @@ def _evenly_spread(shape: Sequence[int], n: int = 50) -> tuple[list[int], ...]:
     return tuple(np.unique(np.linspace(0, size - 1, min(size, each)).round().astype(int)).tolist() for size in shape)
 
 
-def _new_axes(n: int, width: float = 5.0, height: float = 3.6) -> np.ndarray:
+def new_axes(n: int, width: float = 5.0, height: float = 3.6) -> np.ndarray:
+    """Axes side by side, ``(n,)``; without matplotlib an error that names the extra."""
     try:
         from matplotlib import pyplot
     except ImportError as missing:
@@ -142,7 +143,7 @@ def _draw_curves(
     coordinates: list[np.ndarray],
     axes: Sequence[Axes] | None,
 ) -> np.ndarray:
-    drawn = _new_axes(1 if truth is None else 2) if axes is None else np.asarray(axes)
+    drawn = new_axes(1 if truth is None else 2) if axes is None else np.asarray(axes)
     (places,) = coordinates
     panels = [(drawn[0], mean, "prediction")]
     if truth is not None:
@@ -176,7 +177,7 @@ def _draw_pictures(
     if truth is not None:
         largest = np.nanmax(np.abs(mean - truth))
         panels.append(("error (mean − truth)", mean - truth, (-largest, largest), "RdBu_r"))
-    drawn = _new_axes(len(panels), width=3.4, height=3.2) if axes is None else np.asarray(axes)
+    drawn = new_axes(len(panels), width=3.4, height=3.2) if axes is None else np.asarray(axes)
     for each, (title, field, (low, high), colours) in zip(drawn, panels, strict=True):
         picture = each.imshow(
             field, origin="lower", aspect="auto", extent=_extent(coordinates), vmin=low, vmax=high, cmap=colours

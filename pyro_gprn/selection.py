@@ -36,9 +36,11 @@ class OutputSelection:
                 f"outputs must be None or have one entry for each of the {len(output_shape)} output modes"
                 f" {tuple(output_shape)}; got {len(choices)}"
             )
+        self.outputs = outputs
+        self.drops = [isinstance(choice, int) for choice in choices]  # the modes of which one number was chosen
         self.indices = [_index(choice, size) for choice, size in zip(choices, output_shape, strict=True)]
-        kept = zip(choices, self.indices, strict=True)
-        self.shape = Size(len(index) for choice, index in kept if not isinstance(choice, int))
+        kept = zip(self.drops, self.indices, strict=True)
+        self.shape = Size(len(index) for dropped, index in kept if not dropped)
         self.size = Size(len(index) for index in self.indices).numel()
         self._is_everything = outputs is None
         self._flat = torch.zeros((), dtype=torch.long)  # of the chosen among all outputs

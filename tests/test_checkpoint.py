@@ -37,7 +37,7 @@ def test_a_resumed_fit_ends_where_an_unbroken_one_does(tmp_path, stop_after, pos
     if stop_after > 20:
         assert len(calls) < 180  # it did not begin again
     assert resumed.bound == unbroken.bound
-    assert resumed.restart_bounds == unbroken.restart_bounds
+    assert [run["bound"] for run in resumed.restarts] == [run["bound"] for run in unbroken.restarts]
     assert torch.equal(resumed.losses, unbroken.losses)
     assert torch.equal(resumed.guide.v_loc, unbroken.guide.v_loc)
     assert resumed_model.effective_outputs == model.effective_outputs

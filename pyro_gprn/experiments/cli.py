@@ -24,7 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_cantilever(sets.add_parser("cantilever", help="optimal structures under random forces, 40 × 80 outputs"))
     _add_cavity(sets.add_parser("cavity", help="pressure in a cavity with moving walls, 100 × 100 × 100 outputs"))
     options = parser.parse_args(arguments)
-    options.run(options)
+    try:
+        options.run(options)
+    except KeyboardInterrupt:
+        again = "; the same command goes on from here" if options.command == "simulate" else ""
+        raise SystemExit(f"interrupted{again}") from None
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:

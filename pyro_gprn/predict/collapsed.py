@@ -79,7 +79,7 @@ class CollapsedPredictive(PosteriorPredictive):
             elif isinstance(posterior, Mapping):
                 self._draws = posterior
             else:
-                self._draws = _run(posterior, self._known.outputs, n_draws)
+                self._draws = draw_sites(posterior, self._known.outputs, n_draws)
         self._mixture = mixture = self._weighting(joint=False)
         self._joint_mixture: Weighting | None = None
         self._noise_variance = mixture.noise.mean()
@@ -192,7 +192,7 @@ def _antithetic(guide: CollapsedGuide, n_draws: int) -> Tensor:
     return q.loc + torch.cat([half, -half])[:n_draws]
 
 
-def _run(guide: Callable, Y: Tensor, n_draws: int) -> dict[str, Tensor]:
+def draw_sites(guide: Callable, Y: Tensor, n_draws: int) -> dict[str, Tensor]:
     """Draws of a guide's sites."""
     traces = [poutine.trace(guide).get_trace(Y) for _ in range(n_draws)]
     names = [name for name in traces[0].stochastic_nodes if not traces[0].nodes[name]["infer"].get("is_auxiliary")]

@@ -47,7 +47,7 @@ def write_regressor(path: str | Path, regressor: GPRNRegressor, with_data: bool)
             "effective_outputs": regressor.effective_outputs_,
             "elbo": regressor.elbo_,
             "losses": torch.from_numpy(regressor.losses_),
-            "restart_elbos": regressor.restart_elbos_.tolist(),
+            "restarts": regressor._restarts,
             "latent_scores": regressor.latent_scores_,
         },
     )
@@ -78,7 +78,8 @@ def read_regressor(kind: type[GPRNRegressor], path: str | Path, Y: Any, kernels:
     regressor.model_, regressor.guide_ = model, guide
     regressor.output_shape_, regressor.n_latents_ = shape, n_latents
     regressor.effective_outputs_, regressor.elbo_ = tree["effective_outputs"], tree["elbo"]
-    regressor.losses_, regressor.restart_elbos_ = tree["losses"].numpy(), np.array(tree["restart_elbos"])
+    regressor.losses_, regressor._restarts = tree["losses"].numpy(), tree["restarts"]
+    regressor.restart_elbos_ = np.array([run["bound"] for run in tree["restarts"]])
     regressor.latent_scores_ = {int(K): score for K, score in tree["latent_scores"].items()}
     return regressor
 

@@ -49,7 +49,7 @@ class CollapsedFit(NamedTuple):
     start: float  #: the same before stage 2, by the same draws; never above ``bound``
     evidence: float  #: of independent GPs with one shared kernel, by the same weight of the likelihood
     losses: Tensor  #: negative bound at each step, noisy, (steps,)
-    restart_bounds: list[float]  #: the bound of each restart
+    restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
 
 
 def fit_collapsed(
@@ -116,7 +116,7 @@ def fit_collapsed(
         steps = 0 if runs.prepared["was_interrupted"] else steps
         trainee, best = runs.train(restarts, steps, progress=progress, callback=callback)
     evidence = runs.prepared["evidence"]
-    return CollapsedFit(trainee.guide, best["bound"], best["start"], evidence, best["losses"], runs.bounds)
+    return CollapsedFit(trainee.guide, best["bound"], best["start"], evidence, best["losses"], runs.finished)
 
 
 def _prepare(model: CollapsedGPRN, known: OutputStatistics, guide: CollapsedGuide | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro.contrib.gp.kernels import Constant
@@ -39,7 +39,7 @@ class KroneckerFit(NamedTuple):
     bound: float  #: evidence lower bound at the end, exact
     start: float  #: before the first step; never above ``bound``
     losses: Tensor  #: negative bound at each step, (steps,)
-    restart_bounds: list[float]  #: the bound of each restart
+    restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
 
 
 def fit_kronecker(
@@ -87,7 +87,7 @@ def fit_kronecker(
         )
         steps = 0 if runs.prepared["was_interrupted"] else steps
         trainee, best = runs.train(restarts, steps, progress=progress, callback=callback)
-    return KroneckerFit(trainee.guide, best["bound"], best["start"], best["losses"], runs.bounds)
+    return KroneckerFit(trainee.guide, best["bound"], best["start"], best["losses"], runs.finished)
 
 
 def _start_from_independent(model: GPRN, Y: Tensor) -> bool:

@@ -34,25 +34,20 @@ class Restarts(Generic[AnyTrainee]):
         self._resumed: dict[str, Any] | None = None
         if saved is None:
             self.prepared = prepare()
-            self._begin, self._finished = copy_state(model), []
+            self._begin, self.finished = copy_state(model), []
         else:
-            self.prepared, self._begin, self._finished = saved["prepared"], saved["begin"], saved["finished"]
+            self.prepared, self._begin, self.finished = saved["prepared"], saved["begin"], saved["finished"]
             self._resumed = saved["run"]
             torch.set_rng_state(saved["random"])
-
-    @property
-    def bounds(self) -> list[float]:
-        """The bound of each run that is over."""
-        return [run["bound"] for run in self._finished]
 
     def train(
         self, restarts: int, steps: int, *, progress: bool, callback: Callback | None = None
     ) -> tuple[AnyTrainee, dict[str, Any]]:
         """All runs; returns a trainee at the best one's state, and that run's start, bound and losses."""
         trainee, interrupted = None, False
-        while len(self._finished) < restarts and not interrupted:
+        while len(self.finished) < restarts and not interrupted:
             trainee, interrupted = self._train_one(steps, progress, callback)
-        best = max(self._finished, key=lambda run: run["bound"])
+        best = max(self.finished, key=lambda run: run["bound"])
         trainee = self._make() if trainee is None else trainee
         self._model.load_state_dict(best["model"])
         trainee.guide.load_state_dict(best["guide"])
@@ -72,7 +67,7 @@ class Restarts(Generic[AnyTrainee]):
         outcome = run.train(
             progress=progress, callback=callback, save=lambda: self._save({"random_start": random_start, **run.state()})
         )
-        self._finished.append(
+        self.finished.append(
             {
                 "start": outcome.start,
                 "bound": outcome.bound,
@@ -91,7 +86,7 @@ class Restarts(Generic[AnyTrainee]):
                 {
                     "prepared": self.prepared,
                     "begin": self._begin,
-                    "finished": self._finished,
+                    "finished": self.finished,
                     "random": torch.get_rng_state(),
                     "run": run,
                 }

@@ -1,0 +1,16 @@
+"""Posterior diagnostics: ArviZ, leave-one-out, calibration, a report in words, pictures."""
+
+from pyro_gprn.diagnostics.export import align, to_arviz
+from pyro_gprn.diagnostics.plots import plot_calibration, plot_khat, plot_latents, plot_predictive_check
+from pyro_gprn.diagnostics.report import Report, diagnose
+
+__all__ = [
+    "Report",
+    "align",
+    "diagnose",
+    "plot_calibration",
+    "plot_khat",
+    "plot_latents",
+    "plot_predictive_check",
+    "to_arviz",
+]

@@ -1,0 +1,89 @@
+"""Arrays with names to what ArviZ reads: InferenceData for ArviZ 0.x, a DataTree for 1.x.
+
+The only module that knows which ArviZ there is. It needs no torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+#: A variable: the names of its dimensions, and its values.
+Variable = tuple[Sequence[str], np.ndarray]
+
+
+def import_arviz() -> Any:
+    """ArviZ, or an error that names the extra."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces 1.0, which this module knows
+        try:
+            import arviz
+        except ImportError as missing:
+            raise ImportError("diagnostics need ArviZ: pip install 'pyro-gprn[diagnostics]'") from missing
+    return arviz
+
+
+def _is_first_or_later(arviz: Any) -> bool:
+    return int(arviz.__version__.partition(".")[0]) >= 1
+
+
+def to_inference_data(
+    groups: Mapping[str, Mapping[str, Variable]],
+    coordinates: Mapping[str, Sequence[Any]],
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
+    """Groups of named arrays as ArviZ wants them.
+
+    :param groups: by group, such as ``"posterior"``, and by variable: dimensions and values. Draws have ``"chain"`` and
+        ``"draw"`` first.
+    :param coordinates: labels of dimensions, where they have any.
+    :param attributes: said of every group.
+
+    >>> data = to_inference_data({"posterior": {"noise": (("chain", "draw"), np.ones((2, 5)))}}, {})
+    >>> dict(data["posterior"].sizes)
+    {'chain': 2, 'draw': 5}
+    """
+    import xarray as xr
+
+    arviz = import_arviz()
+    datasets = {}
+    for group, variables in groups.items():
+        sizes: dict[str, int] = {}
+        for dims, values in variables.values():
+            sizes |= dict(zip(dims, np.shape(values), strict=True))
+        labels: dict[str, Any] = {name: range(sizes[name]) for name in ("chain", "draw") if name in sizes}
+        labels |= {name: values for name, values in coordinates.items() if name in sizes}
+        data = {name: (list(dims), np.asarray(values)) for name, (dims, values) in variables.items()}
+        datasets[group] = xr.Dataset(
+            data, coords={name: list(values) for name, values in labels.items()}, attrs=dict(attributes or {})
+        )
+    if _is_first_or_later(arviz):
+        return xr.DataTree.from_dict(datasets)
+    return arviz.InferenceData(**datasets)
+
+
+def pareto_k(log_ratios: np.ndarray) -> float:
+    """The shape of the tail of importance ratios ``(s,)``: below 0.7 they can be trusted.
+
+    >>> pareto_k(np.random.default_rng(0).normal(size=500)) < 0.7
+    True
+    """
+    arviz = import_arviz()
+    if _is_first_or_later(arviz):
+        from arviz_stats.base import array_stats
+
+        return float(array_stats.psislw(log_ratios)[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a k that is returned anyway
+        return float(arviz.psislw(log_ratios.copy())[1])
+
+
+def draw_predictive_check(data: Any) -> Any:
+    """ArviZ's plot of a posterior predictive check, under the name that it has."""
+    arviz = import_arviz()
+    if _is_first_or_later(arviz):
+        return arviz.plot_ppc_dist(data)
+    return arviz.plot_ppc(data, num_pp_samples=50)

@@ -1,0 +1,84 @@
+"""Pictures for diagnostics, on ArviZ and matplotlib; each returns its axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyro_gprn.diagnostics.adapter import draw_predictive_check
+from pyro_gprn.diagnostics.report import Report
+from pyro_gprn.plots import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_calibration", "plot_khat", "plot_latents", "plot_predictive_check"]
+
+#: Above this, importance ratios cannot be trusted.
+_LIMIT = 0.7
+
+
+def plot_predictive_check(data: Any) -> Any:
+    """The distribution of the outputs beside those of draws from the posterior predictive, by ArviZ.
+
+    :param data: from :func:`~pyro_gprn.to_arviz`.
+    :returns: what ArviZ returns: axes in 0.x, a collection of plots in 1.x.
+    """
+    return draw_predictive_check(data)
+
+
+def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
+    """Probability integral transforms of left-out rows, and how often central intervals hold them.
+
+    A flat histogram and a curve on the diagonal are right. A ∪ and a curve below are over-confident, a ∩ and one above
+    too cautious.
+
+    :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+    """
+    drawn = new_axes(2) if axes is None else np.asarray(axes)
+    pit = report.pit[~np.isnan(report.pit)]
+    drawn[0].hist(pit, bins=20, range=(0, 1), density=True, color="C0", alpha=0.7)
+    drawn[0].axhline(1.0, color="black", lw=1)
+    drawn[0].set(xlabel="probability integral transform", ylabel="density", title="left-out rows")
+    levels = np.linspace(0.02, 0.98, 49)
+    covered = [np.mean(np.abs(pit - 0.5) <= level / 2) for level in levels]
+    drawn[1].plot([0, 1], [0, 1], color="black", lw=1, label="right")
+    drawn[1].plot(levels, covered, color="C0", label="found")
+    drawn[1].set(xlabel="central interval", ylabel="share of outputs inside", title="coverage")
+    drawn[1].legend()
+    return drawn
+
+
+def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
+    """How much each row sways the posterior: the tail of the ratios that would leave it out.
+
+    :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+    """
+    axes = new_axes(1)[0] if axes is None else axes
+    k = np.asarray(report.loo.pareto_k)
+    axes.scatter(np.arange(len(k)), k, s=12, color=np.where(k > _LIMIT, "C3", "C0"))
+    axes.axhline(_LIMIT, color="black", lw=1, ls="--", label=f"{_LIMIT}: above, not to be trusted")
+    axes.set(xlabel="run", ylabel="Pareto k-hat", title="leave-one-out")
+    axes.legend()
+    return axes
+
+
+def plot_latents(data: Any, column: int = 0, axes: Axes | None = None) -> Axes:
+    """The latent functions with 95 % bands, over one input.
+
+    :param data: from :func:`~pyro_gprn.to_arviz`; its ``f`` are aligned, so that their mean means something.
+    :param column: which input to draw them over.
+    """
+    axes = new_axes(1)[0] if axes is None else axes
+    f = np.asarray(data["posterior"]["f"])
+    f = f.reshape(-1, *f.shape[2:])  # draws of all chains, (s, N, K)
+    x = np.asarray(data["constant_data"]["X"])[:, column]
+    order = np.argsort(x)
+    for k in range(f.shape[-1]):
+        low, middle, high = np.quantile(f[:, order, k], [0.025, 0.5, 0.975], axis=0)
+        axes.plot(x[order], middle, color=f"C{k % 10}", lw=1, marker=".", ms=4, label=f"latent {k}")
+        axes.fill_between(x[order], low, high, color=f"C{k % 10}", alpha=0.2)
+    axes.set(xlabel=f"input {column}", ylabel="f", title="latent functions (aligned)")
+    axes.legend()
+    return axes

@@ -1,0 +1,206 @@
+"""A short report on a fit, in words."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from pyro_gprn.diagnostics.adapter import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.draws import PosteriorDraws, describe_draws, predict_left_out
+from pyro_gprn.diagnostics.export import align
+from pyro_gprn.diagnostics.subject import Subject
+from pyro_gprn.guides import CollapsedGuide
+from pyro_gprn.handlers import isolated, own_randomness
+from pyro_gprn.training.loop import TrainingRun
+from pyro_gprn.training.variational import Stage2
+
+#: Steps of further training that tell whether the bound had settled, and their rate.
+MORE_STEPS, MORE_RATE = 60, 0.04
+#: What a bound may still gain, or a restart fall behind, as a share of what training gained.
+TOLERANCE = 0.03
+#: A latent function of whose size less than this is certain does nothing.
+USELESS = 0.2
+#: Outputs on which calibration is looked at.
+N_OUTPUTS = 100
+N_DRAWS = 200
+
+
+@dataclass
+class Report:
+    """What :func:`diagnose` found. Printed, it is readable; :attr:`warnings` has what looks wrong."""
+
+    findings: dict[str, str] = field(default_factory=dict)  #: by heading
+    warnings: list[str] = field(default_factory=list)  #: each in words
+    further_gain: float = np.nan  #: of the bound, by further training
+    restart_bounds: list[float] = field(default_factory=list)
+    pareto_k: float = np.nan  #: of the variational posterior
+    loo: Any = None  #: what ``az.loo`` says of rows
+    pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  #: of left-out rows, (N, b), NaN where missing
+    coverage: float = np.nan  #: of their central 95 % intervals
+    latent_shares: np.ndarray = field(default_factory=lambda: np.zeros(0))  #: of the functions' size, (K,), sorted
+    latent_certainties: np.ndarray = field(default_factory=lambda: np.zeros(0))  #: how much of each is not spread, (K,)
+
+    def __str__(self) -> str:
+        width = max(len(heading) for heading in self.findings)
+        lines = [f"{heading:<{width}}  {finding}" for heading, finding in self.findings.items()]
+        lines += ["", *(f"! {warning}" for warning in self.warnings)] if self.warnings else ["", "nothing looks wrong"]
+        return "\n".join(lines)
+
+    def say(self, heading: str, finding: str, warning: str | None = None) -> None:
+        """Notes a finding, and what is wrong with it."""
+        self.findings[heading] = finding
+        if warning is not None:
+            self.warnings.append(warning)
+
+
+def diagnose(source: Any, *, seed: int = 0) -> Report:
+    """Looks a fit over: has the bound settled, do restarts agree, is it calibrated, which latents matter.
+
+    :param source: as for :func:`~pyro_gprn.to_arviz`. Of draws, training is not looked at.
+    :param seed: of all draws.
+
+    >>> from pyro_gprn import GPRNRegressor
+    >>> X = np.linspace(0, 1, 15)[:, None]
+    >>> r = GPRNRegressor(1, steps=3, seed=0, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
+    >>> report = diagnose(r)
+    >>> sorted(report.findings)
+    ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'restarts']
+    """
+    subject = Subject.of(source)
+    report = Report()
+    with own_randomness(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ArviZ's, of what is said in the report
+        described = [describe_draws(model, posterior, N_DRAWS) for model, posterior in subject.chains]
+        best = _best(subject, source)
+        posterior = subject.chains[best][1]
+        if isinstance(posterior, CollapsedGuide):
+            _look_at_training(report, subject, source, best)
+            _look_at_posterior(report, posterior, described[best])
+        _look_at_rows(report, described)
+        _look_at_calibration(report, subject, best, described[best])
+        F = described[best].F
+        _look_at_latents(report, F if isinstance(posterior, CollapsedGuide) else align(F, F[0]))
+    return report
+
+
+def _best(subject: Subject, source: Any) -> int:
+    """The chain that predictions come from."""
+    bounds = [run["bound"] for run in getattr(source, "_restarts", [])]
+    return int(np.argmax(bounds)) if bounds else 0
+
+
+def _look_at_training(report: Report, subject: Subject, source: Any, best: int) -> None:
+    model, guide = copy.deepcopy(subject.chains[best])
+    with isolated():
+        trainee = Stage2(model, model.statistics(subject.Y), MORE_RATE, "variational", guide)  # type: ignore[arg-type]
+        more = TrainingRun(trainee, MORE_STEPS).train(progress=False)
+    runs = getattr(source, "_restarts", [])
+    gained = runs[best]["bound"] - runs[best]["start"] if runs else np.nan
+    report.further_gain = more.bound - more.start
+    allowed = 5.0 + (0.0 if np.isnan(gained) else TOLERANCE * max(gained, 0.0))
+    report.say(
+        "bound",
+        f"{more.start:.6g}; {MORE_STEPS} further steps gain {report.further_gain:.3g}",
+        f"the bound has not settled: {MORE_STEPS} further steps raise it by {report.further_gain:.3g}. Train for more"
+        " steps (steps=, or warm_start=True and fit again)."
+        if report.further_gain > allowed
+        else None,
+    )
+    report.restart_bounds = [run["bound"] for run in runs]
+    if len(runs) > 1:
+        worst = min(report.restart_bounds)
+        behind = max(report.restart_bounds) - worst
+        report.say(
+            "restarts",
+            f"{len(runs)}, bounds from {worst:.6g} to {max(report.restart_bounds):.6g}",
+            f"restarts disagree: one ended {behind:.3g} below the best, in a worse local optimum. The best is kept;"
+            " with more restarts a better one may be found."
+            if behind > allowed
+            else None,
+        )
+    else:
+        report.say("restarts", "one start: whether others agree is not known (restarts=3 would tell)")
+
+
+def _look_at_posterior(report: Report, guide: CollapsedGuide, described: PosteriorDraws) -> None:
+    q = guide.posterior()
+    ratios = (described.log_joint - q.log_prob(described.sites["v"])).detach().cpu().numpy()
+    report.pareto_k = pareto_k(ratios)
+    n = described.F[0].numel()
+    good = report.pareto_k < 0.7
+    words = (
+        "q is close to the posterior" if good else f"q, over {n} numbers, cannot be corrected by weights; see coverage"
+    )
+    report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: {words}")
+
+
+def _look_at_rows(report: Report, described: list[PosteriorDraws]) -> None:
+    by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
+    dims = ("chain", "draw", "run")
+    noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo wants a posterior, for its size
+    data = to_inference_data({"posterior": {"size": (dims[:2], noise)}, "log_likelihood": {"y": (dims, by_row)}}, {})
+    report.loo = import_arviz().loo(data, pointwise=True)
+    k = np.asarray(report.loo.pareto_k)
+    poor = int((k > 0.7).sum())
+    elpd = float(getattr(report.loo, "elpd_loo", getattr(report.loo, "elpd", np.nan)))
+    report.say(
+        "leave-one-out",
+        f"elpd {elpd:.6g} over {len(k)} rows" + (f"; not to be trusted in {poor}, k-hat above 0.7" if poor else ""),
+    )
+
+
+def _look_at_calibration(report: Report, subject: Subject, best: int, described: PosteriorDraws) -> None:
+    model, _ = subject.chains[best]
+    D = model.n_outputs
+    positions = torch.unique(torch.linspace(0, D - 1, min(D, N_OUTPUTS)).round().long())
+    V = described.sites["v"][:64]
+    left_out = predict_left_out(model, V, positions, subject.Y)
+    y = subject.Y.flatten(1)[:, positions].to(left_out.mean)
+    pit = Normal(left_out.mean, left_out.variance.sqrt(), validate_args=False).cdf(y).mean(0)
+    report.pit = pit.cpu().numpy()
+    report.coverage = coverage_of(pit)
+    half = coverage_of(pit, 0.5)
+    report.say(
+        "coverage",
+        f"of left-out rows: {report.coverage:.3f} in central 95 % intervals, {half:.3f} in central 50 %",
+        f"the posterior is over-confident: {report.coverage:.0%} of left-out outputs lie in their 95 % intervals."
+        if report.coverage < 0.88
+        else None,
+    )
+
+
+def coverage_of(pit: Tensor, level: float = 0.95) -> float:
+    """How many of some probability integral transforms lie in the central interval.
+
+    >>> coverage_of(torch.linspace(0, 1, 1000), level=0.5)
+    0.5
+    """
+    seen = pit[~pit.isnan()]
+    edge = (1 - level) / 2
+    return ((seen >= edge) & (seen <= 1 - edge)).double().mean().item()
+
+
+def _look_at_latents(report: Report, F: Tensor) -> None:
+    # Rotations mean nothing, so latents are those of the principal axes of E[FᵀF]. One that the data do not need is as
+    # likely positive as negative everywhere: its mean is small beside its spread.
+    sizes, axes = torch.linalg.eigh((F.mT @ F).mean(0))
+    sizes, axes = sizes.flip(0).clamp(min=1e-300), axes.flip(1)
+    certain = (F.mean(0) @ axes).square().sum(0) / sizes
+    report.latent_shares = (sizes / sizes.sum()).cpu().numpy()
+    report.latent_certainties = certain.cpu().numpy()
+    useless = int(((certain < USELESS) | (sizes < 1e-6 * sizes.sum())).sum())
+    shares = ", ".join(f"{share:.1%}" for share in report.latent_shares)
+    report.say(
+        "latents",
+        f"{shares} of the functions' size, of which " + ", ".join(f"{c:.0%}" for c in certain.tolist()) + " is certain",
+        f"{useless} of {F.shape[-1]} latent functions do nothing: n_latents={F.shape[-1] - useless} would do."
+        if useless
+        else None,
+    )

@@ -1,0 +1,312 @@
+"""ArviZ, leave-one-out, the report and its pictures."""
+
+import os
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from matplotlib import pyplot
+from pyro.infer import MCMC, NUTS
+from torch.distributions import MultivariateNormal
+
+from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, diagnose, to_arviz
+from pyro_gprn.diagnostics import align, plot_calibration, plot_khat, plot_latents, plot_predictive_check
+from pyro_gprn.diagnostics.adapter import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.draws import describe_draws, log_density_by_row, predict_left_out
+
+az = import_arviz()
+RNG = np.random.default_rng(0)
+X = np.sort(RNG.uniform(size=(40, 1)), axis=0)
+KERNEL = np.exp(-0.5 * ((X - X.T) / 0.2) ** 2) + 1e-6 * np.eye(40)
+Y = np.linalg.cholesky(KERNEL) @ RNG.normal(size=(40, 30)) + 0.1 * RNG.normal(size=(40, 30))  # independent GPs
+
+
+def fit(outputs=Y, **settings):
+    settings = {"n_latents": 3, "steps": 400, "restarts": 2, "seed": 0, "progress": False} | settings
+    return GPRNRegressor(**settings).fit(X, outputs)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit()
+
+
+@pytest.fixture(scope="module")
+def data(fitted):
+    return to_arviz(fitted, X=X[:5] + 0.01, Y=Y[:5], draws=60)
+
+
+@pytest.fixture(autouse=True)
+def _no_windows():
+    matplotlib.use("Agg")
+    yield
+    pyplot.close("all")
+
+
+def test_groups_names_and_units(data):
+    assert dict(data["posterior"]["f"].sizes) == {"chain": 2, "draw": 60, "run": 40, "latent": 3}
+    assert data["posterior"]["kernel_w.lengthscale"].dims == ("chain", "draw", "input")
+    assert data["posterior_predictive"]["y"].shape == (2, 60, 40, 30)
+    assert data["predictions"]["y"].shape == (2, 60, 5, 30)
+    np.testing.assert_allclose(data["observed_data"]["y"], Y, atol=1e-9)
+    np.testing.assert_allclose(data["constant_data"]["X"], X, atol=1e-9)
+    np.testing.assert_allclose(data["predictions_constant_data"]["y"], Y[:5])
+    assert data["log_likelihood"]["y"].dims == ("chain", "draw", "run")
+    assert data["prior"]["f"].shape == (1, 60, 40, 3)
+    assert data["prior_predictive"]["y"].shape == (1, 60, 40, 30)
+    stats = data["sample_stats"]
+    np.testing.assert_allclose(stats["bound"], stats["lp"] - stats["log_q"])
+    error = np.asarray(data["posterior_predictive"]["y"]).mean((0, 1)) - Y
+    assert np.sqrt((error**2).mean()) < 0.2
+
+
+def test_arviz_takes_it(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        summary = az.summary(data, var_names=["noise_y", "f"])
+        assert len(summary) == 1 + 40 * 3
+        assert np.isfinite(az.loo(data).elpd_loo)
+        az.plot_trace(data, var_names=["noise_y"])
+        plot_predictive_check(data)
+
+
+def test_the_bound_is_that_of_the_fit(fitted, data):
+    best = int(fitted.restart_elbos_.argmax())
+    drawn = np.asarray(data["sample_stats"]["bound"])[best]
+    assert drawn.mean() == pytest.approx(fitted.elbo_, abs=5 * drawn.std() / np.sqrt(60) + 3)
+
+
+def test_names_and_coordinates_are_the_users():
+    frame = pd.DataFrame(Y[:, :3], columns=["Cd", "Ni", "Zn"])
+    data = to_arviz(fit(frame, steps=5), draws=5, outputs=[0, 2])
+    assert list(data["posterior_predictive"]["y"].coords["output"].values) == ["Cd", "Zn"]
+    field = xr.DataArray(Y.reshape(40, 5, 6), dims=("run", "time", "place"), coords={"time": np.arange(5) * 10})
+    data = to_arviz(fit(field, steps=5), draws=5, outputs=(slice(1, 3), 4))
+    assert data["posterior_predictive"]["y"].dims == ("chain", "draw", "run", "time")
+    np.testing.assert_array_equal(data["posterior_predictive"]["y"].coords["time"], [10, 20])
+    np.testing.assert_allclose(data["observed_data"]["y"], field[:, 1:3, 4], atol=1e-9)
+
+
+def test_large_outputs_are_thinned(fitted, monkeypatch):
+    from pyro_gprn.diagnostics import subject
+
+    monkeypatch.setattr(subject, "MOST_NUMBERS", 2 * 10 * 40 * 7)
+    data = to_arviz(fitted, draws=10)
+    assert data["posterior_predictive"]["y"].shape == (2, 10, 40, 7)
+    assert data["posterior"].attrs["outputs"] == "7 of 30 outputs"
+
+
+def test_weights_and_correlations_on_request(fitted):
+    data = to_arviz(fitted, draws=4, outputs=[0, 3, 5], weights=True, correlation_at=X[:2])
+    assert data["posterior"]["w"].shape == (2, 4, 40, 3, 3)
+    assert data["posterior"]["correlation"].shape == (2, 4, 2, 3, 3)
+
+
+def test_models_guides_and_mcmc():
+    inputs, outputs = torch.linspace(0, 1, 6)[:, None], torch.randn(6, 4, dtype=torch.float64)
+    model = CollapsedGPRN(inputs, 4, 1)
+    guide = CollapsedGuide(model)
+    model.statistics(outputs)
+    data = to_arviz((model, guide), draws=7)
+    np.testing.assert_allclose(data["observed_data"]["y"], outputs)
+    mcmc = MCMC(NUTS(model, max_tree_depth=3), num_samples=6, warmup_steps=4, disable_progbar=True)
+    mcmc.run(outputs)
+    sampled = to_arviz((model, mcmc))
+    assert sampled["posterior"]["f"].shape == (1, 6, 6, 1)
+    assert np.isnan(sampled["sample_stats"]["log_q"]).all()
+    assert "bound" not in diagnose((model, mcmc)).findings
+    for source, message in [
+        ("x", "got str"),
+        ((torch.nn.Linear(1, 1), guide), "CollapsedGPRN"),
+        (GPRNRegressor(), "fit"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            to_arviz(source)
+    with pytest.raises(ValueError, match="inference='collapsed'"):
+        diagnose(fit(inference="kronecker", steps=2))
+
+
+def holes():
+    outputs = torch.randn(5, 6, dtype=torch.float64)
+    outputs[1, :2] = torch.nan
+    outputs[3:, 4] = torch.nan
+    return outputs
+
+
+@pytest.mark.parametrize("outputs", [torch.randn(5, 6, dtype=torch.float64), holes()], ids=["complete", "holes"])
+def test_leave_one_out_by_row_equals_dense_conditionals(outputs):
+    model = CollapsedGPRN(torch.rand(5, 2), 6, 2, noise_y=0.4)
+    known = model.statistics(outputs)
+    C = torch.randn(5, 8, dtype=torch.float64)
+    C = C @ C.mT + 0.3 * torch.eye(5, dtype=torch.float64)
+    density, by_row = log_density_by_row(C, known)
+    total = 0.0
+    for n in range(5):
+        expected = 0.0
+        for d in range(6):
+            seen = [i for i in range(5) if not outputs[i, d].isnan()]
+            if n not in seen:
+                continue
+            rest = [i for i in seen if i != n]
+            joint = MultivariateNormal(torch.zeros(len(seen)).double(), C[seen][:, seen]).log_prob(outputs[seen, d])
+            others = MultivariateNormal(torch.zeros(len(rest)).double(), C[rest][:, rest]).log_prob(outputs[rest, d])
+            expected = expected + joint - others
+            total = total + (joint if n == seen[0] else 0.0)
+        torch.testing.assert_close(by_row[n], torch.as_tensor(expected), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(density, torch.as_tensor(total), rtol=1e-9, atol=1e-9)
+
+
+def test_rows_left_out_equal_a_model_without_them():
+    """With constant functions, a GP: the prediction of a row from the others is textbook."""
+    import pyro.contrib.gp.kernels as kernels
+
+    inputs, outputs = torch.rand(6, 1).double(), torch.randn(6, 3, dtype=torch.float64)
+    model = CollapsedGPRN(inputs, 3, 1, kernel_f=kernels.Constant(1), noise_f=1e-6, noise_y=0.3)
+    known = model.statistics(outputs)
+    V = torch.zeros(1, 6, 1, dtype=torch.float64)
+    V[0, 0, 0] = 0.9
+    with torch.no_grad():
+        _, Kw, noise = model.covariances()
+    left_out = predict_left_out(model, V, torch.arange(3))
+    K = 0.81 * Kw
+    for n in range(6):
+        rest = [i for i in range(6) if i != n]
+        gain = K[n, rest] @ torch.linalg.inv(K[rest][:, rest] + noise * torch.eye(5).double())
+        torch.testing.assert_close(left_out.mean[0, n], gain @ outputs[rest], rtol=1e-4, atol=1e-4)
+        variance = K[n, n] - gain @ K[rest, n] + noise
+        torch.testing.assert_close(left_out.variance[0, n, 0], variance, rtol=1e-4, atol=1e-4)
+    assert known.is_complete
+
+
+def test_the_joint_density_of_a_draw():
+    inputs, outputs = torch.rand(5, 1), torch.randn(5, 7, dtype=torch.float64)
+    model = CollapsedGPRN(inputs, 7, 2, effective_outputs=3.5)
+    model.statistics(outputs)
+    described = describe_draws(model, CollapsedGuide(model), 4)
+    with torch.no_grad():
+        Lf, Kw, noise = model.covariances()
+        C = model.output_covariance(Lf @ described.sites["v"][2], Kw, noise)
+        likelihood = MultivariateNormal(torch.zeros(5).double(), C).log_prob(outputs.T).sum()
+        prior = model.prior().log_prob(described.sites["v"][2])
+    torch.testing.assert_close(described.log_joint[2], 0.5 * likelihood + prior)
+
+
+def test_alignment_undoes_rotations():
+    F = torch.randn(9, 3, dtype=torch.float64)
+    Q = torch.linalg.qr(torch.randn(4, 3, 3, dtype=torch.float64)).Q
+    torch.testing.assert_close(align(F @ Q, F), F.expand(4, 9, 3))
+
+
+def test_a_good_fit_of_the_right_size_looks_right():
+    report = diagnose(fit(n_latents=1, steps=400))
+    assert report.warnings == []
+    assert "nothing looks wrong" in str(report)
+    assert 0.9 < report.coverage < 0.99
+    assert report.loo.pareto_k.shape == (40,)
+
+
+def test_too_few_steps_are_flagged():
+    outputs = np.sin(9 * X**2 * np.linspace(0.5, 1, 30))
+    report = diagnose(fit(outputs, steps=5))
+    assert any("has not settled" in warning for warning in report.warnings)
+    assert report.further_gain > 5
+
+
+def test_useless_latents_are_flagged(fitted):
+    report = diagnose(fitted)
+    assert any("2 of 3 latent functions do nothing: n_latents=1" in warning for warning in report.warnings)
+    assert report.latent_certainties[0] > 0.9
+
+
+def change(r, restart, noise=0.0, scale=0.0):
+    """A fitted regressor with one restart's noise and spread changed, in logarithms."""
+    state = r._restarts[restart]
+    state["model"]["noise_y_unconstrained"] = state["model"]["noise_y_unconstrained"] + noise
+    rows = state["guide"]["v_scale_row_unconstrained"]
+    state["guide"]["v_scale_row_unconstrained"] = rows + scale * torch.eye(len(rows)).to(rows)
+
+
+def test_an_over_confident_posterior_is_flagged():
+    r = fit(n_latents=1, restarts=1)
+    change(r, 0, noise=-2.0, scale=-6.0)
+    report = diagnose(r)
+    assert report.coverage < 0.7
+    assert any("over-confident" in warning for warning in report.warnings)
+
+
+def test_a_bad_local_optimum_among_restarts_is_flagged():
+    r = fit(n_latents=1)
+    r._restarts[0]["bound"] -= 0.2 * (r._restarts[0]["bound"] - r._restarts[0]["start"]) + 50
+    report = diagnose(r)
+    assert any("restarts disagree" in warning for warning in report.warnings)
+    assert not any("restarts disagree" in warning for warning in diagnose(fit(n_latents=1)).warnings)
+
+
+def test_pictures(fitted, data):
+    report = diagnose(fitted)
+    histogram, curve = plot_calibration(report)
+    assert histogram.get_xlabel() == "probability integral transform"
+    assert curve.get_lines()[1].get_ydata()[-1] > 0.85
+    assert plot_khat(report).get_ylabel() == "Pareto k-hat"
+    assert len(plot_latents(data).get_lines()) == 3
+
+
+def test_pareto_k_tells_light_tails_from_heavy_ones():
+    rng = np.random.default_rng(0)
+    assert pareto_k(0.3 * rng.normal(size=2000)) < 0.5
+    assert pareto_k(rng.standard_exponential(size=2000) * 2.0) > 0.7
+
+
+def test_without_arviz_the_error_names_the_extra(monkeypatch, fitted):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match=r"pip install 'pyro-gprn\[diagnostics\]'"):
+        to_arviz(fitted, draws=3)
+
+
+def test_arviz_one_gets_a_tree(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", types.SimpleNamespace(__version__="1.3.0"))
+    tree = to_inference_data({"posterior": {"a": (("chain", "draw"), np.ones((2, 3)))}}, {})
+    assert isinstance(tree, xr.DataTree)
+    assert tree["posterior"]["a"].dims == ("chain", "draw")
+
+
+FIRST = """
+import importlib.util, sys
+import numpy as np
+import arviz as az
+spec = importlib.util.spec_from_file_location("adapter", sys.argv[1])
+adapter = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(adapter)
+rng = np.random.default_rng(0)
+draws = ("chain", "draw")
+data = adapter.to_inference_data(
+    {
+        "posterior": {"a": (draws, rng.normal(size=(2, 100)))},
+        "log_likelihood": {"y": ((*draws, "run"), rng.normal(size=(2, 100, 5)))},
+        "posterior_predictive": {"y": ((*draws, "run", "output"), rng.normal(size=(2, 100, 5, 3)))},
+        "observed_data": {"y": (("run", "output"), rng.normal(size=(5, 3)))},
+    },
+    {"output": list("abc")},
+)
+assert az.__version__.startswith("1.")
+assert len(az.summary(data)) == 1
+assert np.isfinite(az.loo(data).elpd)
+assert adapter.pareto_k(rng.normal(size=200)) < 1
+az.plot_trace(data, var_names=["a"])
+adapter.draw_predictive_check(data)
+"""
+
+
+@pytest.mark.skipif("PYRO_GPRN_ARVIZ1" not in os.environ, reason="names a Python that has ArviZ 1.x")
+def test_the_adapter_with_arviz_one():
+    adapter = Path(__file__).parents[1] / "pyro_gprn/diagnostics/adapter.py"
+    command = [os.environ["PYRO_GPRN_ARVIZ1"], "-c", FIRST, str(adapter)]
+    subprocess.run(command, check=True, env=os.environ | {"MPLBACKEND": "agg"})
