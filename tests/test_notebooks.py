@@ -1,0 +1,74 @@
+"""Notebooks run from top to bottom, and what is stored of them is what their sources say."""
+
+import re
+import runpy
+from pathlib import Path
+
+import nbformat
+import pytest
+
+BUILD = runpy.run_path(str(Path(__file__).parents[1] / "notebooks/build.py"), run_name="build")
+SOURCES = BUILD["find_sources"]()
+#: Folders that a notebook's reader does not have.
+MACHINE_PATH = re.compile(r"(?<![\w.:/])/(home|Users|root|tmp|var|private|opt|usr|mnt|work)/|[A-Z]:\\|site-packages")
+TEXTS = ("text/plain", "text/html", "text/markdown")
+
+each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """Kernels start small, with neither data sets nor a way to the internet."""
+    monkeypatch.setenv("PYRO_GPRN_SMALL", "1")
+    monkeypatch.delenv("PYRO_GPRN_CAVITY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+
+def outputs_of(notebook):
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def pictures_of(notebook):
+    return [output for output in outputs_of(notebook) if "image/png" in output.get("data", {})]
+
+
+@each_notebook
+def test_a_notebook_runs(source, tmp_path, offline):
+    assert pictures_of(BUILD["execute"](BUILD["read_source"](source), tmp_path))
+
+
+def test_the_notebook_on_missing_data_runs_on_the_published_data(tmp_path, offline, published_files):
+    (source,) = (source for source in SOURCES if source.stem.endswith("missing_data"))
+    BUILD["execute"](BUILD["read_source"](source), tmp_path)
+
+
+@each_notebook
+def test_a_stored_notebook_is_up_to_date(source):
+    stored = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    nbformat.validate(stored)
+    cells, expected = (
+        [(cell.id, cell.cell_type, cell.source) for cell in notebook.cells]
+        for notebook in (stored, BUILD["read_source"](source))
+    )
+    assert cells == expected, f"python notebooks/build.py {source.stem} brings it up to date"
+    assert all(cell.execution_count for cell in stored.cells if cell.cell_type == "code")
+
+
+@each_notebook
+def test_a_stored_notebook_holds_pictures_and_neither_errors_nor_paths(source):
+    path = source.with_suffix(".ipynb")
+    notebook = nbformat.read(path, as_version=4)
+    assert pictures_of(notebook)
+    for output in outputs_of(notebook):
+        assert output.output_type != "error"
+        assert output.get("name") != "stderr", output.text
+        shown = output.get("text", "") + "".join(str(output.get("data", {}).get(kind, "")) for kind in TEXTS)
+        assert not MACHINE_PATH.search(shown), shown
+    assert path.stat().st_size < 1e6
+
+
+def test_every_notebook_has_a_source():
+    folder = Path(BUILD["FOLDER"])
+    assert [path.stem for path in sorted(folder.glob("*.ipynb"))] == [source.stem for source in SOURCES]
