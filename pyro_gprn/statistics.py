@@ -157,7 +157,9 @@ def _chunks(outputs: Any, chunk_bytes: int | None = None) -> Iterator[tuple[int,
     width = max(1, chunk_bytes // (8 * n_rows))
     for start in range(0, flat.shape[1], width):
         block = flat[:, start : start + width]
-        yield start, block if isinstance(block, Tensor) else torch.from_numpy(np.asarray(block))
+        if not isinstance(block, Tensor):  # torch warns of memory that it may not write to: that is copied, by the block
+            block = torch.from_numpy(np.require(block, requirements="W"))
+        yield start, block
 
 
 def _patterns(outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,3 +75,9 @@ def test_statistics_know_their_outputs():
     assert not known.describe(Y.clone())
     Y += 1
     assert not known.describe(Y)
+
+
+def test_read_only_arrays_are_fine(tmp_path):
+    np.save(tmp_path / "Y.npy", np.ones((3, 8), dtype=np.float32))
+    gram = gram_matrix(np.load(tmp_path / "Y.npy", mmap_mode="r"))
+    assert torch.equal(gram, torch.full((3, 3), 8.0, dtype=torch.float64))
