@@ -16,6 +16,7 @@ from pyro.infer import MCMC, NUTS
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, diagnose, fit_collapsed, posterior_predictive, to_arviz
 from pyro_gprn.datasets import sample_gprn
 from pyro_gprn.diagnostics import plot_calibration, plot_khat, plot_latents, plot_predictive_check
+from pyro_gprn.diagnostics.adapter import import_arviz
 
 warnings.filterwarnings("ignore", module="arviz")
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do
@@ -90,8 +91,7 @@ print("made narrow:", *(f"\n  ! {warning}" for warning in diagnose((narrow, fit.
 # nothing. Hyperparameters are point estimates here, one for each restart, so that their spread is between restarts.
 
 # %%
-import arviz as az  # noqa: E402
-
+az = import_arviz()  # without its announcement of version 1
 data = to_arviz(regressor, draws=100)
 az.summary(data, var_names=["noise_y", "kernel_w.lengthscale", "kernel_w.variance"], kind="stats")
 

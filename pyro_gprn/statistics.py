@@ -157,7 +157,7 @@ def _chunks(outputs: Any, chunk_bytes: int | None = None) -> Iterator[tuple[int,
     width = max(1, chunk_bytes // (8 * n_rows))
     for start in range(0, flat.shape[1], width):
         block = flat[:, start : start + width]
-        if not isinstance(block, Tensor):  # torch warns of memory that it may not write to: that is copied, by the block
+        if not isinstance(block, Tensor):  # torch warns of memory that it may not write to; such a block is copied
             block = torch.from_numpy(np.require(block, requirements="W"))
         yield start, block
 
