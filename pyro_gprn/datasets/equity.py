@@ -31,6 +31,9 @@ def load_equity() -> Dataset:
     The outputs are all 25 numbers of the 5×5 matrix, row by row, as in the paper, though it is symmetric: 15 of them
     are distinct. :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split, 200 random days for training and
     200 others for test. With the day instead of the returns for an input the task is a different, much easier one.
+
+    >>> load_equity()  # doctest: +SKIP
+    Dataset 'equity': X (643, 5), Y (643, 25), 0 missing
     """
     X, Y = (torch.from_numpy(np.loadtxt(fetch(file))) for file in (RETURNS, COVARIANCES))
     pairs = tuple(f"{first}-{second}" for first in INDICES for second in INDICES)

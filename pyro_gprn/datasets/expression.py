@@ -76,6 +76,9 @@ def load_precise() -> Dataset:
 
     The sample table is published in the package pymodulon 0.2.1, and is taken from there if that is installed. MIT
     licence.
+
+    >>> load_precise()  # doctest: +SKIP
+    Dataset 'precise': X (278, 10), Y (278, 3923), 0 missing
     """
     expression = fetch(PRECISE_EXPRESSION)
     samples, by_gene = _read_numbers(expression)
@@ -97,6 +100,9 @@ def load_dream5() -> Dataset:
 
     :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split: 256 random chips for training (``n_train=128``
     for its other one), 100 others for test.
+
+    >>> load_dream5()  # doctest: +SKIP
+    Dataset 'dream5': X (805, 10), Y (805, 4511), 0 missing
     """
     genes, by_chip = _read_numbers(fetch(DREAM5_EXPRESSION))
     X = principal_coordinates(_read_columns(fetch(DREAM5_CHIPS), DREAM5_CONDITION))

@@ -29,6 +29,9 @@ def load_pm25() -> Dataset:
     for training and the other 32 for test.
 
     No licence is given: for your own use.
+
+    >>> load_pm25()  # doctest: +SKIP
+    Dataset 'pm25': X (288, 1), Y (288, 10, 10), 838 missing
     """
     with fetch(MEASUREMENTS).open(newline="", encoding="utf-8") as file:
         table = list(csv.reader(file))

@@ -86,4 +86,5 @@ def draw_predictive_check(data: Any) -> Any:
     arviz = import_arviz()
     if _is_first_or_later(arviz):
         return arviz.plot_ppc_dist(data)
-    return arviz.plot_ppc(data, num_pp_samples=50)
+    sizes = data["posterior_predictive"].sizes
+    return arviz.plot_ppc(data, num_pp_samples=min(50, sizes["chain"] * sizes["draw"]))

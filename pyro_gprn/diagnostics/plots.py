@@ -24,6 +24,13 @@ def plot_predictive_check(data: Any) -> Any:
 
     :param data: from :func:`~pyro_gprn.to_arviz`.
     :returns: what ArviZ returns: axes in 0.x, a collection of plots in 1.x.
+
+    >>> from pyro_gprn.diagnostics.adapter import to_inference_data
+    >>> draws = np.random.default_rng(0).normal(size=(1, 50, 8))
+    >>> predicted = {"y": (("chain", "draw", "run"), draws[:, 1:])}
+    >>> observed = {"y": (("run",), draws[0, 0])}
+    >>> groups = {"posterior_predictive": predicted, "observed_data": observed}
+    >>> picture = plot_predictive_check(to_inference_data(groups, {}))
     """
     return draw_predictive_check(data)
 
@@ -35,6 +42,9 @@ def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
     too cautious.
 
     :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+
+    >>> [axes.get_title() for axes in plot_calibration(Report(pit=np.random.default_rng(0).uniform(size=(20, 5))))]
+    ['left-out rows', 'coverage']
     """
     drawn = new_axes(2) if axes is None else np.asarray(axes)
     pit = report.pit[~np.isnan(report.pit)]
@@ -54,6 +64,10 @@ def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
     """How much each row sways the posterior: the tail of the ratios that would leave it out.
 
     :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+
+    >>> from types import SimpleNamespace
+    >>> plot_khat(Report(loo=SimpleNamespace(pareto_k=[0.1, 0.9]))).get_xlabel()
+    'run'
     """
     axes = new_axes(1)[0] if axes is None else axes
     k = np.asarray(report.loo.pareto_k)
@@ -69,6 +83,10 @@ def plot_latents(data: Any, column: int = 0, axes: Axes | None = None) -> Axes:
 
     :param data: from :func:`~pyro_gprn.to_arviz`; its ``f`` are aligned, so that their mean means something.
     :param column: which input to draw them over.
+
+    >>> f, X = np.random.default_rng(0).normal(size=(1, 50, 8, 2)), np.linspace(0, 1, 8)[:, None]
+    >>> len(plot_latents({"posterior": {"f": f}, "constant_data": {"X": X}}).get_lines())
+    2
     """
     axes = new_axes(1)[0] if axes is None else axes
     f = np.asarray(data["posterior"]["f"])

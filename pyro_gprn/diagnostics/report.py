@@ -34,7 +34,15 @@ N_DRAWS = 200
 
 @dataclass
 class Report:
-    """What :func:`diagnose` found. Printed, it is readable; :attr:`warnings` has what looks wrong."""
+    """What :func:`diagnose` found. Printed, it is readable; :attr:`warnings` has what looks wrong.
+
+    >>> report = Report()
+    >>> report.say("bound", "-12.3; 60 further steps gain 40", "the bound has not settled")
+    >>> print(report)
+    bound  -12.3; 60 further steps gain 40
+    <BLANKLINE>
+    ! the bound has not settled
+    """
 
     findings: dict[str, str] = field(default_factory=dict)  #: by heading
     warnings: list[str] = field(default_factory=list)  #: each in words

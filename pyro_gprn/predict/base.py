@@ -44,6 +44,12 @@ class PosteriorPredictive(ABC):
     Made by :func:`~pyro_gprn.posterior_predictive`. Work goes block by block over the outputs: no array but a result
     has both N* and D in it. Each method takes ``outputs``, a choice among them, and computes no others: for one output
     mode an int, a slice or a sequence of ints; for several a tuple with one of these for each mode.
+
+    >>> from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(20, 30), n_latents=2)
+    >>> predictive = posterior_predictive(model, CollapsedGuide(model), model.X[:5], Y=torch.ones(8, 20, 30))
+    >>> predictive.mean().shape, predictive.log_density(torch.ones(5, 30), outputs=(3, slice(None))).shape
+    (torch.Size([5, 20, 30]), torch.Size([5, 30]))
     """
 
     def __init__(self, model: Network, X_new: Tensor) -> None:
