@@ -87,4 +87,6 @@ def draw_predictive_check(data: Any) -> Any:
     if _is_first_or_later(arviz):
         return arviz.plot_ppc_dist(data)
     sizes = data["posterior_predictive"].sizes
-    return arviz.plot_ppc(data, num_pp_samples=min(50, sizes["chain"] * sizes["draw"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib, for ArviZ 0.x to heed
+        return arviz.plot_ppc(data, num_pp_samples=min(50, sizes["chain"] * sizes["draw"]))
