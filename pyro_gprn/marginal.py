@@ -102,7 +102,7 @@ def restrict(covariance: Tensor, statistics: OutputStatistics) -> Tensor:
 
 def density_and_score(covariance: Tensor, statistics: OutputStatistics) -> tuple[Tensor, Tensor]:
     """:func:`gram_log_density` and its gradient by ``C``, ``batch`` and ``(*batch, N, N)``, out of autograd's sight."""
-    density, inverse = _density_and_inverse(restrict(covariance, statistics), statistics)
+    density, inverse = density_and_inverse(restrict(covariance, statistics), statistics)
     score = _score(inverse, statistics)
     if statistics.is_complete:
         return density, score.squeeze(-3)
@@ -129,7 +129,7 @@ def pull_back(score: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
     return by_A, by_noise
 
 
-def _density_and_inverse(covariances: Tensor, statistics: OutputStatistics) -> tuple[Tensor, Tensor]:
+def density_and_inverse(covariances: Tensor, statistics: OutputStatistics) -> tuple[Tensor, Tensor]:
     """The log density, ``batch``, and ``C_g⁻¹``, ``(*batch, g, N, N)``."""
     factor = safe_cholesky(covariances, name="the covariance of the outputs")
     inverse = torch.cholesky_inverse(factor)
@@ -149,7 +149,7 @@ class _GramLogDensity(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, covariances: Tensor, statistics: OutputStatistics) -> Tensor:
-        density, inverse = _density_and_inverse(covariances, statistics)
+        density, inverse = density_and_inverse(covariances, statistics)
         ctx.save_for_backward(covariances, inverse)
         ctx.statistics = statistics
         return density

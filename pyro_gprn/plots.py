@@ -10,13 +10,15 @@ from torch import Size
 
 from pyro_gprn.regressor import GPRNRegressor
 from pyro_gprn.regressor.containers import library_of, plain
-from pyro_gprn.selection import Outputs, OutputSelection
+from pyro_gprn.selection import Outputs, OutputSelection, evenly_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["plot_correlation", "plot_field", "plot_fit"]
 
+#: So many outputs' correlations are drawn unasked.
+MOST_OUTPUTS = 50
 #: Two-sided 95 % of a normal distribution.
 _BAND = 1.96
 
@@ -95,7 +97,7 @@ def plot_correlation(regressor: GPRNRegressor, x: Any, outputs: Outputs = None, 
     """
     x = np.asarray(plain(x), dtype=float).reshape(1, -1)
     shape = regressor.output_shape_
-    outputs = _evenly_spread(shape) if outputs is None else outputs
+    outputs = evenly_spread(shape, MOST_OUTPUTS) if outputs is None else outputs
     correlation = regressor.output_correlation(x, outputs)[0]
     positions = OutputSelection(outputs, Size(shape)).positions(slice(None))
     names = regressor.output_names_[np.asarray(positions)]
@@ -108,12 +110,6 @@ def plot_correlation(regressor: GPRNRegressor, x: Any, outputs: Outputs = None, 
     at = ", ".join(f"{value:.3g}" for value in x[0])
     axes.set(xlabel="output", ylabel="output", title=f"correlation at x = ({at})")
     return axes
-
-
-def _evenly_spread(shape: Sequence[int], n: int = 50) -> tuple[list[int], ...]:
-    """A choice of at most ``n`` outputs, over all modes."""
-    each = max(1, int(n ** (1 / len(shape))))
-    return tuple(np.unique(np.linspace(0, size - 1, min(size, each)).round().astype(int)).tolist() for size in shape)
 
 
 def new_axes(n: int, width: float = 5.0, height: float = 3.6) -> np.ndarray:

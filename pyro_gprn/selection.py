@@ -80,6 +80,16 @@ class OutputSelection:
         return reduce(torch.mul, (factor.variance()[index[place]] for factor, index, place in modes))
 
 
+def evenly_spread(output_shape: Sequence[int], n: int) -> tuple[list[int], ...]:
+    """A choice of about ``n`` outputs at most, as many of every mode, evenly spread; of all where there are no more.
+
+    >>> evenly_spread((5, 100), 16)
+    ([0, 1, 3, 4], [0, 33, 66, 99])
+    """
+    each = max(output_shape) if Size(output_shape).numel() <= n else max(1, int(n ** (1 / len(output_shape))))
+    return tuple(torch.linspace(0, size - 1, min(size, each)).round().long().unique().tolist() for size in output_shape)
+
+
 def _index(choice: ModeChoice, size: int) -> Tensor:
     """One mode's choice as a vector of indices."""
     if isinstance(choice, slice):

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.handlers import isolated
 from pyro_gprn.linalg import safe_cholesky
-from pyro_gprn.marginal import restrict
+from pyro_gprn.marginal import density_and_inverse, restrict
 from pyro_gprn.predict.collapsed import draw_sites
 from pyro_gprn.statistics import OutputStatistics
 
@@ -88,14 +88,10 @@ def log_density_by_row(covariance: Tensor, known: OutputStatistics) -> tuple[Ten
     # The conditional of y_nd given the other rows has variance 1/[C⁻¹]_nn and lies [C⁻¹y_d]_n / [C⁻¹]_nn from y_nd. So
     #   Σ_d log p(y_nd | rest) = ½ D log [C⁻¹]_nn − ½ D log 2π − ½ [C⁻¹ G C⁻¹]_nn / [C⁻¹]_nn
     # over each pattern of holes that has the row.
-    L = safe_cholesky(restrict(covariance, known), name="the covariance of the outputs")  # (g, N, N)
-    inverse = torch.cholesky_inverse(L)
+    density, inverse = density_and_inverse(restrict(covariance, known), known)  # (), (g, N, N)
     precision = inverse.diagonal(dim1=-2, dim2=-1)  # (g, N)
     squares = (inverse @ known.grams @ inverse).diagonal(dim1=-2, dim2=-1)
     by_pattern = 0.5 * (known.counts.unsqueeze(-1) * (precision / (2 * math.pi)).log() - squares / precision)
-    log_det = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    quadratic = (inverse * known.grams).sum((-2, -1))
-    density = -0.5 * (known.numbers * math.log(2 * math.pi) + known.counts * log_det + quadratic).sum()
     return density, torch.where(known.observed, by_pattern, 0.0).sum(0)
 
 

@@ -16,7 +16,7 @@ from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.regressor import GPRNRegressor
 from pyro_gprn.regressor.containers import Template, plain
 from pyro_gprn.regressor.scaling import Scaling
-from pyro_gprn.selection import Outputs, OutputSelection
+from pyro_gprn.selection import Outputs, OutputSelection, evenly_spread
 
 #: More numbers than this (draws × rows × outputs) are not exported unasked.
 MOST_NUMBERS = 10_000_000
@@ -78,11 +78,7 @@ class Subject:
         """The outputs asked for; by default all, or as many, evenly spread, as there is reasonable room for."""
         shape = self.model.output_shape
         if outputs is None:
-            room = max(1, MOST_NUMBERS // (len(self.chains) * n_draws * len(self.Y)))
-            each = max(1, int(room ** (1 / len(shape)))) if shape.numel() > room else max(shape)
-            outputs = tuple(
-                np.unique(np.linspace(0, size - 1, min(size, each)).round().astype(int)).tolist() for size in shape
-            )
+            outputs = evenly_spread(shape, max(1, MOST_NUMBERS // (len(self.chains) * n_draws * len(self.Y))))
         return OutputSelection(outputs, shape)
 
     def undo(self, values: Tensor, positions: Tensor) -> np.ndarray:
