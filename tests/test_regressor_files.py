@@ -165,3 +165,21 @@ def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     r.set_params(n_latents=3)
     with pytest.raises(ValueError, match="checkpoint of another fit"):
         r.fit(X, Y)
+
+
+def test_a_fit_without_a_seed_is_resumed_too(tmp_path):
+    class Stop(Exception):
+        """Nothing catches it."""
+
+    def stop(step, bound):
+        if step == 30:
+            raise Stop
+
+    def fit_again(**settings):
+        return GPRNRegressor(2, steps=60, progress=False, checkpoint=tmp_path / "file").fit(X, Y, **settings)
+
+    with pytest.raises(Stop):
+        fit_again(callback=stop)
+    steps = []
+    fit_again(callback=lambda step, bound: steps.append(step))
+    assert steps[0] == 20

@@ -22,7 +22,7 @@ from pyro_gprn.regressor.inference import Inference, find_inference
 from pyro_gprn.regressor.prediction import Predictions
 from pyro_gprn.regressor.scaling import Scaling, Standardize
 from pyro_gprn.regressor.storage import read_regressor, write_regressor
-from pyro_gprn.training.latents import choose_latents
+from pyro_gprn.training.latents import N_SCORED, choose_latents
 from pyro_gprn.training.loop import Callback
 
 
@@ -153,12 +153,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         else:
             n_latents = self.n_latents
             if n_latents == "auto":
-                n_latents, scores, was_interrupted = self._choose_latents(inference, X, Y, output_shape, seed)
+                n_latents, scores, was_interrupted = self._choose_latents(inference, X, Y, seed)
                 steps = 1 if was_interrupted else steps
             model = self._make_model(inference, X, output_shape, n_latents)
         settings: dict[str, Any] = {
             "restarts": self.restarts,
-            "seed": seed,
+            "seed": self.seed,  # None too: a checkpoint is then resumed whatever the seed was
             "progress": self.progress,
             "callback": callback,
         }
@@ -195,10 +195,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return copy.deepcopy((self.model_, self.guide_))
 
     def _choose_latents(
-        self, inference: Inference, X: Tensor, Y: Tensor, output_shape: tuple[int, ...], seed: int
+        self, inference: Inference, X: Tensor, Y: Tensor, seed: int
     ) -> tuple[int, dict[int, float], bool]:
         generator = torch.Generator().manual_seed(seed)
-        scored = torch.randperm(Y.shape[1], generator=generator)[:500].sort().values
+        scored = torch.randperm(Y.shape[1], generator=generator)[:N_SCORED].sort().values
         steps = (inference.steps if self.steps is None else self.steps) // 2 or 1
 
         def score(X_in: Tensor, Y_in: Tensor, X_out: Tensor, Y_out: Tensor, n_latents: int) -> Tensor:
