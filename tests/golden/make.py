@@ -1,0 +1,102 @@
+"""Makes the reference that test_golden.py compares with: ``python tests/golden/make.py FOLDER``.
+
+Only public names are used, so that the same program runs before and after a change of the code.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pyro_gprn import (
+    GPRN,
+    CollapsedGPRN,
+    CollapsedGuide,
+    GPRNRegressor,
+    KroneckerGuide,
+    fit_collapsed,
+    output_correlation,
+    posterior_predictive,
+    sample_weights,
+)
+
+X = np.random.default_rng(0).uniform(size=(15, 2))
+X_NEW = X[:4] + 0.05
+FIELD = (np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:] * np.cos(np.arange(12))).reshape(15, 4, 3)
+TABLE = FIELD.reshape(15, 12)[:, :6]
+
+
+def with_holes() -> np.ndarray:
+    outputs = TABLE.copy()
+    outputs[2:5, 3] = np.nan
+    outputs[9, 4:] = np.nan
+    return outputs
+
+
+def regressor(outputs: np.ndarray, **settings: Any) -> GPRNRegressor:
+    settings = {"n_latents": 2, "steps": 40, "seed": 0, "progress": False} | settings
+    return GPRNRegressor(**settings).fit(X, outputs)
+
+
+def predictions(r: GPRNRegressor) -> dict[str, np.ndarray]:
+    mean, std = r.predict(X_NEW, return_std=True)
+    truth = np.nan_to_num(np.asarray(mean)) + 0.1
+    found = {"mean": mean, "std": std, "draws": r.sample(X_NEW, 5, seed=1)}
+    found |= {"bound": r.elbo_, "losses": r.losses_, "density": r.log_predictive_density(X_NEW, truth)}
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
+def of_parts() -> dict[str, np.ndarray]:
+    """The collapsed network by hand: each posterior, weights, correlations."""
+    inputs, outputs = torch.from_numpy(X), torch.from_numpy(TABLE)
+    found = {}
+    for posterior in ("laplace", "point"):
+        model = CollapsedGPRN(inputs, 6, 2, effective_outputs="auto")
+        fit = fit_collapsed(model, outputs, posterior=posterior, steps=30, seed=0, progress=False)
+        found[f"{posterior}_bound"] = fit.bound
+        found[f"{posterior}_loc"] = fit.guide.v_loc.detach().numpy()
+    new = torch.from_numpy(X_NEW)
+    torch.manual_seed(0)
+    model = CollapsedGPRN(inputs, 6, 2)
+    guide = CollapsedGuide(model)
+    predictive = posterior_predictive(model, guide, new, outputs)
+    found["guide_mean"] = predictive.mean().numpy()
+    found["guide_variance"] = predictive.variance().numpy()
+    found["guide_draws"] = predictive.sample(3).numpy()
+    found["weights"] = sample_weights(model, guide, new, 2, Y=outputs).numpy()
+    found["correlation"] = output_correlation(model, guide, new, Y=outputs, n_draws=3).numpy()
+    paper = GPRN(inputs, 6, 2)
+    kronecker = KroneckerGuide(paper)
+    kronecker.update_mean(outputs)
+    predictive = posterior_predictive(paper, kronecker, new, outputs)
+    found["kronecker_mean"] = predictive.mean().detach().numpy()
+    found["kronecker_variance"] = predictive.variance().detach().numpy()
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
+CASES: dict[str, Callable[[], dict[str, np.ndarray]]] = {
+    "field": lambda: predictions(regressor(FIELD)),
+    "table": lambda: predictions(regressor(TABLE)),
+    "holes": lambda: predictions(regressor(with_holes())),
+    "kernels": lambda: predictions(regressor(TABLE, kernel_w="rbf[0] * periodic[1] + linear", kernel_f="matern52")),
+    "restarts": lambda: predictions(regressor(TABLE, restarts=2, effective_outputs=3)),
+    "as_they_are": lambda: predictions(regressor(TABLE, standardize=False)),
+    "kronecker": lambda: predictions(regressor(TABLE, inference="kronecker")),
+    "kronecker_holes": lambda: predictions(regressor(with_holes(), inference="kronecker")),
+    "parts": of_parts,
+}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    reference = {f"{case}.{name}": values for case, make in CASES.items() for name, values in make().items()}
+    np.savez_compressed(folder / "reference.npz", **reference)
+    regressor(with_holes()).save(folder / "version_1.gprn")
+    regressor(TABLE, inference="kronecker").save(folder / "version_1_kronecker.gprn")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
