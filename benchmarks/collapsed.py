@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pyro_gprn import GPRN, ClosedFormELBO, CollapsedGPRN, KroneckerGuide, fit_collapsed, posterior_predictive
-from pyro_gprn.handlers import isolated
-from pyro_gprn.training.variational import Stage2
+from pyro_gprn.collapsed.trainee import Stage2
+from pyro_gprn.pyro_state import isolated
 
 N, K, P = 64, 10, 5
 

@@ -20,9 +20,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch import Tensor
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed, posterior_predictive
+from pyro_gprn.baselines import independent_gps
 from pyro_gprn.datasets import simulate_plume
 from pyro_gprn.metrics import coverage, nrmse
-from pyro_gprn.training.independent import independent_gps
 
 N_TRAIN, N_TEST = 80, 20
 

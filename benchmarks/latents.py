@@ -12,7 +12,7 @@ import numpy as np
 from fields import N_TRAIN, fronts, heat, noisy_blob, plume
 
 from pyro_gprn import GPRNRegressor
-from pyro_gprn.training.latents import CANDIDATES
+from pyro_gprn.training.selection import CANDIDATES
 
 
 def main() -> None:

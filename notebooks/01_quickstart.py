@@ -21,9 +21,9 @@ import torch
 import xarray as xr
 
 from pyro_gprn import GPRNRegressor, plot_correlation, plot_field, plot_fit, posterior_predictive
+from pyro_gprn.baselines import independent_gps
 from pyro_gprn.datasets import simulate_plume
 from pyro_gprn.metrics import coverage, nrmse
-from pyro_gprn.training.independent import independent_gps
 
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do
 plt.rcParams["figure.dpi"] = 80

@@ -18,7 +18,7 @@ from pyro.nn import PyroSample
 
 from pyro_gprn import GPRN, ClosedFormELBO, CollapsedGPRN, KroneckerGuide, diagnose, fit_collapsed, posterior_predictive
 from pyro_gprn.datasets import sample_gprn
-from pyro_gprn.diagnostics.adapter import import_arviz, to_inference_data
+from pyro_gprn.diagnostics.arviz_versions import import_arviz, to_inference_data
 
 warnings.filterwarnings("ignore", module="arviz")
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do

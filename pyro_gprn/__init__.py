@@ -2,18 +2,31 @@
 
 Multi-output regression in which the outputs are an input-dependent mixture of latent functions, at a cost a
 step that does not grow with the number of outputs. See the README for a first example.
+
+Names are loaded when they are first asked for (PEP 562), so that a user of the Pyro models does not wait for
+scikit-learn, which only the estimator needs.
 """
 
-from pyro_gprn.collapsed import CollapsedGPRN
-from pyro_gprn.diagnostics import diagnose, to_arviz
-from pyro_gprn.distributions import MatrixNormal, TensorNormal
-from pyro_gprn.elbo import ClosedFormELBO
-from pyro_gprn.guides import CollapsedGuide, KroneckerGuide
-from pyro_gprn.model import GPRN
-from pyro_gprn.plots import plot_correlation, plot_field, plot_fit
-from pyro_gprn.predict import PosteriorPredictive, output_correlation, posterior_predictive, sample_weights
-from pyro_gprn.regressor import GPRNRegressor
-from pyro_gprn.training import CollapsedFit, fit_collapsed
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
+    from pyro_gprn.collapsed import (
+        CollapsedFit,
+        CollapsedGPRN,
+        CollapsedGuide,
+        fit_collapsed,
+        output_correlation,
+        sample_weights,
+    )
+    from pyro_gprn.diagnostics import diagnose, to_arviz
+    from pyro_gprn.estimator import GPRNRegressor
+    from pyro_gprn.factorised import GPRN, ClosedFormELBO, KroneckerGuide
+    from pyro_gprn.plots import plot_correlation, plot_field, plot_fit
+    from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
 
 __all__ = [
     "GPRN",
@@ -36,3 +49,33 @@ __all__ = [
     "sample_weights",
     "to_arviz",
 ]
+
+_HOMES = {
+    "algebra.tensor_normal": ("MatrixNormal", "TensorNormal"),
+    "collapsed": (
+        "CollapsedFit",
+        "CollapsedGPRN",
+        "CollapsedGuide",
+        "fit_collapsed",
+        "output_correlation",
+        "sample_weights",
+    ),
+    "diagnostics": ("diagnose", "to_arviz"),
+    "estimator": ("GPRNRegressor",),
+    "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide"),
+    "plots": ("plot_correlation", "plot_field", "plot_fit"),
+    "prediction": ("PosteriorPredictive", "posterior_predictive"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'pyro_gprn' has no attribute {name!r}")
+    value = getattr(import_module(f"pyro_gprn.{_HOME_OF[name]}"), name)
+    globals()[name] = value  # found at once the next time
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Size
 
-from pyro_gprn.regressor import GPRNRegressor
-from pyro_gprn.regressor.containers import library_of, plain
-from pyro_gprn.selection import Outputs, OutputSelection, evenly_spread
+from pyro_gprn.estimator import GPRNRegressor
+from pyro_gprn.estimator.containers import library_of, plain
+from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

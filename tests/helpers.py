@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from pyro_gprn import TensorNormal
-from pyro_gprn.factors import Diagonal, Factor, Triangular
+from pyro_gprn.algebra.factors import Diagonal, Factor, Triangular
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
 KINDS = ["full", "diagonal", "identity"]

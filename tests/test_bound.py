@@ -6,8 +6,8 @@ from helpers import random_triangle
 from torch.distributions import kl_divergence
 
 from pyro_gprn import CollapsedGPRN, MatrixNormal
-from pyro_gprn.marginal import gram_log_density
-from pyro_gprn.training.bound import collapsed_bound
+from pyro_gprn.collapsed.bound import collapsed_bound
+from pyro_gprn.collapsed.likelihood import gram_log_density
 
 N, K, D = 5, 2, 7
 

@@ -13,7 +13,7 @@ from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
 from pyro_gprn import GPRN, ClosedFormELBO, CollapsedGPRN, CollapsedGuide, KroneckerGuide, posterior_predictive
-from pyro_gprn.marginal import gram_log_density
+from pyro_gprn.collapsed.likelihood import gram_log_density
 
 X = torch.linspace(0, 1, 6)[:, None]
 Y = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(1))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
 
-import pyro_gprn.predict.base
+import pyro_gprn.prediction.base
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive, sample_weights
 
 X = torch.linspace(0, 1, 5)[:, None]
@@ -109,7 +109,7 @@ def test_blocks_and_choices_change_nothing(outputs, monkeypatch):
         torch.testing.assert_close(predictive.mean(chosen), mean[index])
         torch.testing.assert_close(predictive.variance(chosen), variance[index])
         assert predictive.sample(5, chosen).shape == (5, *mean[index].shape)
-    monkeypatch.setattr(pyro_gprn.predict.base, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(pyro_gprn.prediction.base, "BLOCK_NUMBERS", 1)
     torch.testing.assert_close(predictive.mean(), mean)
     torch.testing.assert_close(predictive.variance(), variance)
     assert torch.isfinite(predictive.log_density(torch.zeros(3, 2, 3))).all()

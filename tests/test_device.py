@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from pyro_gprn import MatrixNormal, TensorNormal
-from pyro_gprn.kernels import KERNELS, named_kernel
-from pyro_gprn.linalg import along_mode
-from pyro_gprn.marginal import CollapsedNormal, output_covariance, pull_back
-from pyro_gprn.regressor.scaling import Scaling
+from pyro_gprn.algebra.linalg import along_mode
+from pyro_gprn.collapsed.likelihood import CollapsedNormal, output_covariance, pull_back
+from pyro_gprn.estimator.scaling import Scaling
+from pyro_gprn.network.kernels import KERNELS, named_kernel
 
 META = torch.device("meta")
 

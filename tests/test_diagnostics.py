@@ -19,8 +19,8 @@ from torch.distributions import MultivariateNormal
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, diagnose, to_arviz
 from pyro_gprn.diagnostics import align, plot_calibration, plot_khat, plot_latents, plot_predictive_check
-from pyro_gprn.diagnostics.adapter import import_arviz, pareto_k, to_inference_data
-from pyro_gprn.diagnostics.draws import describe_draws, log_density_by_row, predict_left_out
+from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.leave_one_out import describe_draws, log_density_by_row, predict_left_out
 
 az = import_arviz()
 RNG = np.random.default_rng(0)

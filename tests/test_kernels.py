@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pyro_gprn import CollapsedGPRN
-from pyro_gprn.kernels import KERNELS, describe_kernel, hold_scale, named_kernel, parts, rebuild_kernel
+from pyro_gprn.network.kernels import KERNELS, describe_kernel, hold_scale, named_kernel, parts, rebuild_kernel
 
 X = torch.rand(12, 3, dtype=torch.float64)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_gprn.linalg import NotPositiveDefiniteError, along_mode, covariance_root, safe_cholesky
+from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, along_mode, covariance_root, safe_cholesky
 
 
 @pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)], ids=str)

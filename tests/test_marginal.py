@@ -5,8 +5,8 @@ import torch
 from torch import Size
 from torch.distributions import MultivariateNormal
 
-from pyro_gprn.marginal import CollapsedNormal, effective_outputs, gram_log_density
-from pyro_gprn.statistics import OutputStatistics
+from pyro_gprn.collapsed.likelihood import CollapsedNormal, effective_outputs, gram_log_density
+from pyro_gprn.outputs.gram import OutputStatistics
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
 

@@ -10,7 +10,7 @@ from pyro.infer import Predictive
 from pyro.nn import PyroSample
 
 from pyro_gprn import GPRN, KroneckerGuide, MatrixNormal, TensorNormal
-from pyro_gprn.likelihood import NetworkNormal
+from pyro_gprn.factorised.likelihood import NetworkNormal
 
 X = torch.linspace(0, 1, 6)[:, None]
 

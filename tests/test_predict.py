@@ -7,7 +7,7 @@ import torch
 from helpers import dense, randomise
 from pyro.nn import PyroSample
 
-import pyro_gprn.predict.base
+import pyro_gprn.prediction.base
 from pyro_gprn import GPRN, KroneckerGuide, posterior_predictive
 
 X = torch.tensor([[0.0], [0.4], [1.0]])
@@ -142,7 +142,7 @@ def test_the_size_of_the_blocks_changes_nothing(mean, monkeypatch):
         return [predictive.mean(), predictive.variance(), predictive.log_density(Y[:2])]
 
     expected = everything()
-    monkeypatch.setattr(pyro_gprn.predict.base, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(pyro_gprn.prediction.base, "BLOCK_NUMBERS", 1)
     for ours, theirs in zip(everything(), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert predictive.sample(5).shape == (5, 2, 2, 2)

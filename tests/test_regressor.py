@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import GPRNRegressor
-from pyro_gprn.regressor import prediction
+from pyro_gprn.estimator import prediction
 
 X = np.random.default_rng(0).uniform(size=(30, 2))
 PLACES = np.linspace(0, 1, 40)
@@ -222,7 +222,7 @@ def test_ctrl_c_leaves_a_usable_estimator():
 
 @pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
 def test_ctrl_c_before_the_first_step_leaves_independent_gps(inference, monkeypatch):
-    from pyro_gprn.training import independent
+    from pyro_gprn.collapsed.training import independent
 
     def interrupt(*args, **settings):
         raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Size
 
-from pyro_gprn.selection import OutputSelection
+from pyro_gprn.outputs.selection import OutputSelection
 
 
 def choices(size):

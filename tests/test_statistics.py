@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_gprn.statistics import OutputStatistics, gram_matrix
+from pyro_gprn.outputs.gram import OutputStatistics, gram_matrix
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1000, 2**26])

@@ -9,11 +9,11 @@ import torch
 from pyro.nn import PyroSample
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed, posterior_predictive
-from pyro_gprn.collapsed import Covariances
-from pyro_gprn.marginal import gram_log_density
+from pyro_gprn.collapsed.gauss_newton import gauss_newton_rows
+from pyro_gprn.collapsed.likelihood import gram_log_density
+from pyro_gprn.collapsed.model import Covariances
+from pyro_gprn.collapsed.starts import fit_independent
 from pyro_gprn.metrics import nrmse
-from pyro_gprn.training.gauss_newton import gauss_newton_rows
-from pyro_gprn.training.independent import fit_independent
 
 QUICK = {"steps": 60, "progress": False, "seed": 0}
 

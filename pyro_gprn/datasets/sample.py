@@ -9,8 +9,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_gprn.handlers import isolated, own_randomness
-from pyro_gprn.model import GPRN
+from pyro_gprn.factorised.model import GPRN
+from pyro_gprn.pyro_state import isolated, own_randomness
 
 
 class GPRNSample(NamedTuple):

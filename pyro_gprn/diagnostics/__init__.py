@@ -1,6 +1,6 @@
 """Posterior diagnostics: ArviZ, leave-one-out, calibration, a report in words, pictures."""
 
-from pyro_gprn.diagnostics.export import align, to_arviz
+from pyro_gprn.diagnostics.arviz import align, to_arviz
 from pyro_gprn.diagnostics.plots import plot_calibration, plot_khat, plot_latents, plot_predictive_check
 from pyro_gprn.diagnostics.report import Report, diagnose
 

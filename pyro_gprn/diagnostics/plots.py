@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyro_gprn.diagnostics.adapter import draw_predictive_check
+from pyro_gprn.diagnostics.arviz_versions import draw_predictive_check
 from pyro_gprn.diagnostics.report import Report
 from pyro_gprn.plots import new_axes
 
@@ -25,7 +25,7 @@ def plot_predictive_check(data: Any) -> Any:
     :param data: from :func:`~pyro_gprn.to_arviz`.
     :returns: what ArviZ returns: axes in 0.x, a collection of plots in 1.x.
 
-    >>> from pyro_gprn.diagnostics.adapter import to_inference_data
+    >>> from pyro_gprn.diagnostics.arviz_versions import to_inference_data
     >>> draws = np.random.default_rng(0).normal(size=(1, 50, 8))
     >>> predicted = {"y": (("chain", "draw", "run"), draws[:, 1:])}
     >>> observed = {"y": (("run",), draws[0, 0])}

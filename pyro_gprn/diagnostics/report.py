@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from pyro_gprn.diagnostics.adapter import import_arviz, pareto_k, to_inference_data
-from pyro_gprn.diagnostics.draws import PosteriorDraws, describe_draws, predict_left_out
-from pyro_gprn.diagnostics.export import align
-from pyro_gprn.diagnostics.subject import Subject
-from pyro_gprn.guides import CollapsedGuide
-from pyro_gprn.handlers import isolated, own_randomness
+from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.trainee import Stage2
+from pyro_gprn.diagnostics.arviz import align
+from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.leave_one_out import PosteriorDraws, describe_draws, predict_left_out
+from pyro_gprn.diagnostics.source import Subject
+from pyro_gprn.pyro_state import isolated, own_randomness
 from pyro_gprn.training.loop import TrainingRun
-from pyro_gprn.training.variational import Stage2
 
 #: Steps of further training that tell whether the bound had settled, and their rate.
 MORE_STEPS, MORE_RATE = 60, 0.04

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_gprn.baselines import independent_gps
 from pyro_gprn.datasets import simulate_plume
+from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.metrics import coverage, nrmse
 from pyro_gprn.plots import plot_field
-from pyro_gprn.predict import posterior_predictive
-from pyro_gprn.regressor import GPRNRegressor
-from pyro_gprn.training.independent import independent_gps
+from pyro_gprn.prediction import posterior_predictive
 
 N_TRAIN, N_TEST, N_LATENTS = 80, 20, 5
 

@@ -1,0 +1,17 @@
+"""The network with its weights integrated out: model, posterior, training and predictions."""
+
+from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.prediction import CollapsedPredictive
+from pyro_gprn.collapsed.training import CollapsedFit, fit_collapsed
+from pyro_gprn.collapsed.weights import output_correlation, sample_weights
+
+__all__ = [
+    "CollapsedFit",
+    "CollapsedGPRN",
+    "CollapsedGuide",
+    "CollapsedPredictive",
+    "fit_collapsed",
+    "output_correlation",
+    "sample_weights",
+]

@@ -1,0 +1,59 @@
+"""The posterior of the whitened functions of a collapsed network."""
+
+from __future__ import annotations
+
+import pyro
+import torch
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn import Parameter
+
+from pyro_gprn.algebra.tensor_normal import MatrixNormal
+from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.network.start import whitened_start
+from pyro_gprn.pyro_state import isolated
+
+
+class CollapsedGuide(PyroModule):
+    """``q(V) = MatrixNormal(loc, R Rᵀ, T Tᵀ)`` over the whitened functions of a :class:`~pyro_gprn.CollapsedGPRN`.
+
+    Its KL to the prior is closed form, and Pyro's ``TraceMeanField_ELBO`` takes it up. It starts with the first latent
+    function at the constant 1 and the others near zero: independent GPs that share one kernel.
+
+    :param model: the model it is a posterior of.
+    :param init_scale: standard deviation that q starts with.
+    :param init_latents: spread of the means of the latents beyond the first.
+
+    >>> from pyro.infer import SVI, TraceMeanField_ELBO
+    >>> from pyro.optim import Adam
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=1000, n_latents=2)
+    >>> guide = CollapsedGuide(model)
+    >>> svi = SVI(model, guide, Adam({"lr": 0.01}), TraceMeanField_ELBO())
+    >>> loss = svi.step(torch.randn(8, 1000))
+    >>> guide.posterior().event_shape
+    torch.Size([8, 2])
+    """
+
+    def __init__(self, model: CollapsedGPRN, *, init_scale: float = 0.1, init_latents: float = 0.1) -> None:
+        super().__init__()
+        self._model = (model,)  # a tuple, so that the model is not a submodule
+        N, K = model.n_rows, model.n_latents
+        with torch.no_grad(), isolated():
+            Lf = model.guided(model.functions_factor)
+        identity = {size: torch.eye(size, dtype=Lf.dtype, device=Lf.device) for size in (N, K)}
+        self.v_loc = Parameter(whitened_start(Lf, K, init_latents))
+        self.v_scale_row = PyroParam(init_scale * identity[N], constraints.lower_cholesky)
+        self.v_scale_col = PyroParam(identity[K].clone(), constraints.lower_cholesky)
+
+    @property
+    def model(self) -> CollapsedGPRN:
+        return self._model[0]
+
+    def posterior(self) -> MatrixNormal:
+        """``q(V)`` over ``(N, K)``."""
+        return MatrixNormal(self.v_loc, self.v_scale_row, self.v_scale_col, validate_args=False)
+
+    def forward(self, Y: Tensor | None = None) -> None:
+        self.model.guided(lambda: None)  # hyperparameters with priors
+        pyro.sample("v", self.posterior())

@@ -1,0 +1,97 @@
+"""What the models of this package share: inputs, kernels and noises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from pyro.contrib.gp.kernels import Kernel
+from pyro.contrib.gp.parameterized import Parameterized
+from pyro.nn import PyroParam, pyro_method
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
+from pyro_gprn.network.kernels import hold_scale, named_kernel
+
+T = TypeVar("T")
+
+
+class Network(Parameterized):
+    """Inputs, kernels and noises of a Gaussian process regression network; a ``PyroModule``.
+
+    Every hyperparameter is a ``PyroParam``: replace it by a ``PyroSample`` to give it a prior
+    (``model.kernel_w.lengthscale = PyroSample(LogNormal(0, 1))``). A guide of this package then holds a point
+    estimate of it, or the distribution named by ``model.kernel_w.autoguide("lengthscale", Normal)``, as with
+    the models of ``pyro.contrib.gp``. Everything of size N×N is float64, whatever X and Y are.
+
+    The parameters are those of :class:`~pyro_gprn.GPRN`.
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        output_shape: int | Sequence[int],
+        n_latents: int,
+        *,
+        kernel_f: Kernel | str | None = None,
+        kernel_w: Kernel | str | None = None,
+        noise_f: float | Tensor = 3e-4,
+        noise_y: float | Tensor = 0.1,
+        jitter: float = 1e-10,
+    ) -> None:
+        super().__init__()
+        X = check_inputs(X)
+        self.output_shape = check_output_shape(output_shape)
+        self.n_latents = check_n_latents(n_latents)
+        self.register_buffer("X", X)
+        if isinstance(kernel_f, Kernel) and kernel_f is kernel_w:
+            raise ValueError("kernel_f and kernel_w must be two kernels; got one object for both")
+        kernel_f, kernel_w = ("rbf" if kernel is None else kernel for kernel in (kernel_f, kernel_w))
+        if isinstance(kernel_f, str):
+            kernel_f = self._for_functions(named_kernel(kernel_f, X, "kernel_f"))
+        if isinstance(kernel_w, str):
+            kernel_w = named_kernel(kernel_w, X, "kernel_w")
+        self.kernel_f = check_kernel(kernel_f, X, "kernel_f")
+        self.kernel_w = check_kernel(kernel_w, X, "kernel_w")
+        self.noise_f = PyroParam(check_noise(noise_f, X, (), "noise_f"), constraints.positive)
+        self.noise_y = PyroParam(check_noise(noise_y, X, self.output_shape, "noise_y"), constraints.positive)
+        self.jitter = jitter
+        self.double().to(X.device)
+
+    def _for_functions(self, kernel: Kernel) -> Kernel:
+        """A kernel asked for by name, as the latent functions' kernel."""
+        return hold_scale(kernel)
+
+    @property
+    def n_rows(self) -> int:
+        """``N``."""
+        return self.X.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        """``D = d_1 ⋯ d_M``."""
+        return self.output_shape.numel()
+
+    def functions_factor(self) -> Tensor:
+        """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``."""
+        Kf = self.kernel_f(self.X)
+        Kf = Kf + self.noise_f.square() * torch.eye(self.n_rows, dtype=Kf.dtype, device=Kf.device)
+        return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
+
+    @pyro_method
+    def drawn(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from it."""
+        self._load_pyro_samples()
+        return function()
+
+    def guided(self, function: Callable[[], T]) -> T:
+        """:meth:`drawn` with the guides of the hyperparameters in place of their priors."""
+        mode = self.mode
+        self.set_mode("guide")
+        try:
+            return self.drawn(function)
+        finally:
+            self.set_mode(mode)

@@ -1,0 +1,39 @@
+"""Gaussian process conditionals at new inputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from pyro.contrib.gp.kernels import Kernel
+from torch import Tensor
+
+from pyro_gprn.algebra.linalg import covariance_root
+
+
+class Conditional(NamedTuple):
+    """A Gaussian process at new inputs X*, given its values at X: with ``K = LLᵀ`` and ``T = L⁻¹κ(X, X*)``,
+    ``mean = Tᵀ L⁻¹ values`` and ``covariance = κ(X*, X*) − TᵀT``."""
+
+    whitened: Tensor  #: T, (N, N*)
+    residual: Tensor  #: κ(X*,X*) − TᵀT, (N*, N*)
+
+    @classmethod
+    def of(cls, kernel: Kernel, X: Tensor, X_new: Tensor, L: Tensor, fresh_noise: Tensor | None = None) -> Conditional:
+        """:param fresh_noise: standard deviation of noise that every new input has of its own."""
+        T = torch.linalg.solve_triangular(L, kernel(X, X_new), upper=False)
+        residual = kernel(X_new) - T.mT @ T
+        if fresh_noise is not None:
+            residual = residual + torch.diag_embed(fresh_noise.square().expand(len(X_new)))
+        return cls(T, residual)
+
+
+def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
+    """Draws ``(…, N*, k)`` with a covariance ``(N*, N*)`` over rows.
+
+    :param white: white noise, ``(…, N*, k)`` for draws joint over rows. From noise ``(…, 1, k)`` each row is made on
+        its own: right for one row at a time, and the same whatever other rows there are.
+    """
+    if white.shape[-2] == 1:
+        return covariance.diagonal().clamp(min=0.0).sqrt().unsqueeze(-1) * white
+    return covariance_root(covariance) @ white

@@ -1,0 +1,71 @@
+"""Ranges of hyperparameters, from the data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.distributions import constraints
+
+from pyro_gprn.network.base import Network
+from pyro_gprn.outputs.gram import OutputStatistics
+
+
+class Box:
+    """Ranges of the hyperparameters that are known by name, and where they start, from the data."""
+
+    def __init__(self, model: Network, known: OutputStatistics) -> None:
+        distances = torch.pdist(model.X)
+        longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
+        apart = distances[distances > 1e-9 * longest]
+        shortest = apart.min().item() if len(apart) else longest
+        power = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
+        self.power = power if power > 1e-30 else 1.0  # mean square of the outputs
+        scale = math.sqrt(self.power)
+        ranges = {
+            "lengthscale": (max(0.1 * shortest, 1e-3 * longest), 10 * longest),
+            "variance": (1e-4 * self.power, 1e8 * self.power),
+            "noise_y": (1e-6 * scale, 3 * scale),
+            "noise_f": (1e-6, 0.3),
+        }
+        self._bounds = {
+            name: (math.log(ranges[kind][0]), math.log(ranges[kind][1]))
+            for kind in ranges
+            for name in positive_parameters(model, kind)
+        }
+        self._model = model
+
+    def of(self, name: str) -> tuple[float, float]:
+        """Bounds of one unconstrained parameter."""
+        return self._bounds.get(name, (-math.inf, math.inf))
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Puts every hyperparameter back into its range."""
+        for name, parameter in self._model.named_parameters():
+            parameter.clamp_(*self.of(name))
+
+    @torch.no_grad()
+    def start_independent(self, length: float, noise: float) -> None:
+        """Sets the kernel of the weights and the noise to one of the starts."""
+        parameters = dict(self._model.named_parameters())
+        spread = self._model.X.std(0, correction=0)
+        lengths = length * math.sqrt(len(spread)) * torch.where(spread > 0, spread, 1.0)
+        for name in positive_parameters(self._model.kernel_w, "lengthscale"):
+            target = parameters[f"kernel_w.{name}"]
+            target.copy_((lengths if target.shape == lengths.shape else lengths.mean()).log())
+        for name in positive_parameters(self._model.kernel_w, "variance"):
+            parameters[f"kernel_w.{name}"].fill_(math.log(self.power * max(1.0, length**2)))
+        for name in positive_parameters(self._model, "noise_y"):
+            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+        self.clamp()
+
+
+def positive_parameters(module: torch.nn.Module, kind: str) -> list[str]:
+    """Names of the unconstrained (logarithmic) parameters behind positive ones whose name starts with ``kind``."""
+    found = []
+    for prefix, child in module.named_modules():
+        for name, (constraint, _) in getattr(child, "_pyro_params", {}).items():
+            if name.startswith(kind) and constraint is constraints.positive:
+                found.append(f"{prefix}.{name}_unconstrained".lstrip("."))
+    return found
