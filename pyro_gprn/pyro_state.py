@@ -1,56 +1,75 @@
-"""Pyro effect handlers: stand-ins for drawing, and a parameter store and random numbers of one's own."""
+"""Pyro's and torch's global state, kept apart from the user's and from other threads.
+
+Pyro keeps parameters in one store, and effect handlers on one stack, for the whole process; torch has one random state.
+What this package does inside a fit or a prediction must neither disturb those nor depend on them: every piece of it
+that runs Pyro code does so inside :func:`isolated`, which lets one thread in at a time, and random numbers come from a
+generator of one's own. Between these pieces, where nearly all the time goes, threads run side by side.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyro
 import torch
-from pyro.poutine.messenger import Messenger
+from pyro import poutine
+from torch import Tensor
 
-
-class Undrawn(Messenger):
-    """Gives the named latent sites NaN (one number, expanded) in place of a draw.
-
-    For when only their distributions are wanted. A model that looks at the value gets NaN, not a wrong answer.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if msg["name"] in self.names:
-            msg["value"] = torch.tensor(math.nan, dtype=torch.float64).expand(msg["fn"].shape())
-            msg["done"] = True
-
-
-class AtCentre(Messenger):
-    """Puts every site that would be drawn at its distribution's mean (for a transformed one: at the image of it)."""
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if not msg["is_observed"] and msg["value"] is None:
-            msg["value"], msg["done"] = msg["fn"].mean, True
-
-
-def isolated() -> AbstractContextManager:
-    """Runs what is inside with a parameter store of its own.
-
-    Pyro's global store would hand a model the parameters of another that was trained before under the same names.
-    """
-    return pyro.get_param_store().scope()
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @contextmanager
-def own_randomness(seed: int | None) -> Iterator[None]:
-    """Runs what is inside with random numbers of its own, and torch's state as it was afterwards.
+def isolated(generator: torch.Generator | None = None) -> Iterator[None]:
+    """Runs Pyro code with an empty parameter store, out of sight of outer effect handlers, one thread at a time.
 
-    :param seed: of those; None takes one from torch's own state (which then moves on by one draw).
+    Pyro's global store would hand a model the parameters of another one that has the same names.
+
+    :param generator: seeds torch's global random state for what is inside, which is as it was afterwards; None leaves
+        it alone. (Pyro's ``sample`` takes no generator.)
+
+    >>> with isolated():
+    ...     scale = pyro.param("scale", torch.tensor(2.0))
+    >>> "scale" in pyro.get_param_store()
+    False
     """
-    if seed is None:
-        seed = int(torch.randint(2**62, ()))
-    with torch.random.fork_rng(devices=[]):
+    with _ONE_AT_A_TIME, pyro.get_param_store().scope(), poutine.block():
+        if generator is None:
+            yield
+        else:
+            with own_randomness(new_seed(generator)):
+                yield
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's global random state for what is inside, one thread at a time; it is as it was afterwards."""
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def new_seed(generator: torch.Generator | None = None) -> int:
+    """A seed drawn from a generator, or from torch's global state."""
+    return int(torch.randint(2**62, (), generator=generator))
+
+
+def new_generator(seed: int | None) -> torch.Generator:
+    """Random numbers of one's own.
+
+    :param seed: where they start; None takes a seed from torch's global state, which moves on by one draw.
+
+    >>> torch.randn((), generator=new_generator(0)) == torch.randn((), generator=new_generator(0))
+    tensor(True)
+    """
+    return torch.Generator().manual_seed(new_seed() if seed is None else seed)
+
+
+def white_noise(*shape: int, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard normal numbers, in the type and on the device of ``like``; drawn on the CPU, so that they are the same
+    on every device.
+
+    :param generator: where they come from; None is torch's global state.
+    """
+    return torch.randn(*shape, dtype=like.dtype, generator=generator).to(like.device)

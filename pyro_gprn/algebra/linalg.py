@@ -7,7 +7,9 @@ The only home of jitter (:func:`safe_cholesky`), of square roots of singular cov
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,23 @@ _JITTERS = {
     torch.float64: (1e-12, 1e-10, 1e-8, 1e-6, 1e-4),
     torch.float32: (1e-6, 1e-5, 1e-4, 1e-3),
 }
+
+
+#: True where jitter is added without a warning.
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+
+
+@contextmanager
+def quiet_jitter() -> Iterator[None]:
+    """Lets :func:`safe_cholesky` add jitter without a warning: on the way to an optimum that is no news.
+
+    (In place of ``warnings.catch_warnings``, which changes the filters of all threads.)
+    """
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
 
 
 class NotPositiveDefiniteError(ValueError):
@@ -45,7 +64,7 @@ def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") 
             nudged = matrix + torch.diag_embed((extra * scale).unsqueeze(-1).expand(matrix.shape[:-1]))
         factor, info = torch.linalg.cholesky_ex(nudged)
         if not info.any():
-            if extra > jitter:
+            if extra > jitter and not _is_quiet.get():
                 warnings.warn(
                     f"{name} is not numerically positive definite; its Cholesky factorisation was given"
                     f" a relative jitter of {extra:.0e}.",

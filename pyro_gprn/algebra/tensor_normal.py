@@ -1,5 +1,4 @@
-"""Gaussians whose covariance is a Kronecker product: over tensors, over matrices, and with a mean
-that is a projection of the data.
+"""Gaussians whose covariance is a Kronecker product: over tensors and over matrices.
 
 Vectorisation is row-major, the first mode slowest: the covariance of ``x.reshape(-1)`` is
 ``A_1 ⊗ A_2 ⊗ … ⊗ A_r`` with ``A_m = L_m L_mᵀ`` the covariance of mode ``m``.
@@ -16,7 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints
 
-from pyro_gprn.algebra.factors import Factor, Identity, as_factor
+from pyro_gprn.algebra.factors import Factor, as_factor
 from pyro_gprn.algebra.linalg import along_mode
 
 
@@ -49,7 +48,7 @@ class TensorNormal(TorchDistribution):
         batch_shape = torch.broadcast_shapes(loc.shape[: -len(modes)], *(factor.batch_shape for factor in factors))
         self._loc = loc.expand(batch_shape + modes)
         self._like = loc.new_empty(())  # for dtype and device
-        self._set_up(factors, batch_shape, is_centred=False, validate_args=validate_args)
+        self.set_up(factors, batch_shape, is_centred=False, validate_args=validate_args)
 
     @classmethod
     def centred(
@@ -64,9 +63,10 @@ class TensorNormal(TorchDistribution):
         new.is_centred = True
         return new
 
-    def _set_up(
+    def set_up(
         self, factors: tuple[Factor, ...], batch_shape: Size, *, is_centred: bool, validate_args: bool | None
     ) -> None:
+        """What every constructor does, those of subclasses with a mean of their own kind too."""
         self.factors = factors
         self.is_centred = is_centred
         super().__init__(batch_shape, Size(factor.size for factor in factors), validate_args=validate_args)
@@ -87,7 +87,7 @@ class TensorNormal(TorchDistribution):
         batch_shape = Size(batch_shape)
         new._loc = self._loc.expand(batch_shape + self.event_shape)
         new._like = self._like
-        new._set_up(self.factors, batch_shape, is_centred=self.is_centred, validate_args=False)
+        new.set_up(self.factors, batch_shape, is_centred=self.is_centred, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
@@ -120,10 +120,14 @@ class TensorNormal(TorchDistribution):
         return (root @ root.mT).expand((*self.batch_shape, total, total))
 
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
-        sample = torch.randn(self._extended_shape(Size(sample_shape)), dtype=self._like.dtype, device=self._like.device)
+        white = torch.randn(self._extended_shape(Size(sample_shape)), dtype=self._like.dtype, device=self._like.device)
+        return self.loc + self.colour(white)
+
+    def colour(self, white: Tensor) -> Tensor:
+        """``white ×_1 L_1 … ×_r L_r``, ``(…, t_1, …, t_r)``: white noise turned into a draw of ``x − loc``."""
         for mode, factor in enumerate(self.factors):
-            sample = along_mode(factor.multiply, sample, mode, len(self.factors))
-        return self.loc + sample
+            white = along_mode(factor.multiply, white, mode, len(self.factors))
+        return white
 
     def whiten(self, difference: Tensor) -> Tensor:
         """``difference ×_1 L_1⁻¹ … ×_r L_r⁻¹``, ``(…, t_1, …, t_r)``: standard normal for ``x - loc``."""
@@ -151,15 +155,6 @@ class TensorNormal(TorchDistribution):
         difference = self.loc if other.is_centred else self.loc - other.loc
         return other.whiten(difference).square().flatten(-len(self.factors)).sum(-1)
 
-    def combine_rows(self, combination: Tensor, positions: slice | Tensor) -> Tensor:
-        """Linear combinations over the first mode of the mean of weights ``(N, K, d_1, …, d_M)``, some outputs only.
-
-        :param combination: ``(N*, N)``.
-        :param positions: which outputs, of the flattened ones; ``b`` of them.
-        :returns: ``(N*, K, b)``.
-        """
-        return torch.tensordot(combination, self.loc.flatten(2)[:, :, positions], dims=1)
-
 
 class MatrixNormal(TensorNormal):
     """Matrix-normal distribution: ``x = loc + L_row z L_colᵀ``, covariance ``Σ ⊗ Ω`` of ``x.reshape(-1)``.
@@ -184,60 +179,6 @@ class MatrixNormal(TensorNormal):
 
     def expand(self, batch_shape: Sequence[int], _instance: TensorNormal | None = None) -> TensorNormal:
         return super().expand(batch_shape, self._get_checked_instance(MatrixNormal, _instance))
-
-
-class ProjectedTensorNormal(TensorNormal):
-    """Tensor-normal over ``(N, K, d_1, …, d_M)`` whose mean is held as a projection of the data, ``B Y``.
-
-    The mean of output ``d`` is ``Σ_p B_knp Y_pd``: one ``B`` for all outputs. What the bound needs of it
-    goes through the Gram matrix ``Y Yᵀ``; an array with an output dimension is built only when
-    somebody asks for :attr:`loc`, a draw or a density.
-
-    :param projection: ``B``, ``(K, N, N)``.
-    :param outputs: ``Y``, ``(N, d_1, …, d_M)``, any floating dtype; referred to, not copied.
-    :param gram: ``Y Yᵀ`` over all outputs, ``(N, N)``.
-    :param scale_trils: as for :class:`TensorNormal`, for the modes N, K, d_1, …, d_M.
-
-    >>> Y = torch.randn(5, 1000)
-    >>> weights = ProjectedTensorNormal(torch.eye(5).expand(2, 5, 5), Y, Y @ Y.T, [None, None, None])
-    >>> weights.event_shape, torch.equal(weights.loc[:, 1], Y)
-    (torch.Size([5, 2, 1000]), True)
-    """
-
-    def __init__(
-        self,
-        projection: Tensor,
-        outputs: Tensor,
-        gram: Tensor,
-        scale_trils: Sequence[Factor | Tensor | None],
-        validate_args: bool | None = None,
-    ) -> None:
-        n_latents, n_rows = projection.shape[:2]
-        modes = (n_rows, n_latents, *outputs.shape[1:])
-        self.projection, self.outputs, self.gram = projection, outputs, gram
-        self._like = projection.new_empty(())
-        factors = tuple(as_factor(value, size, self._like) for value, size in zip(scale_trils, modes, strict=True))
-        self._set_up(factors, Size(), is_centred=False, validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: TensorNormal | None = None) -> TensorNormal:
-        return self if Size(batch_shape) == Size() else TensorNormal(self.loc, self.factors).expand(batch_shape)
-
-    @property
-    def loc(self) -> Tensor:
-        return torch.tensordot(self.projection, self.outputs.to(self._like.dtype), dims=1).transpose(0, 1)
-
-    def squared_distance_to(self, other: TensorNormal) -> Tensor:
-        """As the base class; from the Gram matrix when ``other`` is a GPRN prior of weights."""
-        # ‖L_w⁻¹ B_k Y‖² = tr(L_w⁻¹ B_k G B_kᵀ L_w⁻ᵀ), summed over the latents k
-        rows, *rest = other.factors
-        if not (other.is_centred and all(isinstance(factor, Identity) for factor in rest)):
-            return super().squared_distance_to(other)
-        whitened = rows.solve(self.projection)
-        return ((whitened @ self.gram) * whitened).sum()
-
-    def combine_rows(self, combination: Tensor, positions: slice | Tensor) -> Tensor:
-        outputs = self.outputs.flatten(1)[:, positions].to(self._like.dtype)
-        return (combination @ self.projection @ outputs).transpose(0, 1)
 
 
 def outer(vectors: Iterable[Tensor]) -> Tensor:

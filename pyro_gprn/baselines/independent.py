@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.starts import fit_independent
-from pyro_gprn.pyro_state import isolated
 
 
 def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> tuple[CollapsedGPRN, dict[str, Tensor]]:
@@ -28,7 +27,6 @@ def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> 
     True
     """
     model = CollapsedGPRN(X, output_shape, 1, kernel_f=Constant(torch.as_tensor(X).shape[1]), noise_f=1e-6)
-    with isolated():
-        fit_independent(model, model.statistics(Y))
-        Lf = model.functions_factor().detach()
+    fit_independent(model, model.statistics(Y))
+    Lf = model.at_centre(model.functions_factor).detach()
     return model, {"v": torch.linalg.solve_triangular(Lf, torch.ones_like(Lf[:, :1]), upper=False).unsqueeze(0)}

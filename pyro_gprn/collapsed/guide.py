@@ -11,8 +11,7 @@ from torch.nn import Parameter
 
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.network.start import whitened_start
-from pyro_gprn.pyro_state import isolated
+from pyro_gprn.network.whitening import whitened_start
 
 
 class CollapsedGuide(PyroModule):
@@ -24,6 +23,7 @@ class CollapsedGuide(PyroModule):
     :param model: the model it is a posterior of.
     :param init_scale: standard deviation that q starts with.
     :param init_latents: spread of the means of the latents beyond the first.
+    :param generator: of random numbers for that; None is torch's global state.
 
     >>> from pyro.infer import SVI, TraceMeanField_ELBO
     >>> from pyro.optim import Adam
@@ -35,14 +35,21 @@ class CollapsedGuide(PyroModule):
     torch.Size([8, 2])
     """
 
-    def __init__(self, model: CollapsedGPRN, *, init_scale: float = 0.1, init_latents: float = 0.1) -> None:
+    def __init__(
+        self,
+        model: CollapsedGPRN,
+        *,
+        init_scale: float = 0.1,
+        init_latents: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         self._model = (model,)  # a tuple, so that the model is not a submodule
         N, K = model.n_rows, model.n_latents
-        with torch.no_grad(), isolated():
-            Lf = model.guided(model.functions_factor)
+        with torch.no_grad():
+            Lf = model.at_centre(model.functions_factor)
         identity = {size: torch.eye(size, dtype=Lf.dtype, device=Lf.device) for size in (N, K)}
-        self.v_loc = Parameter(whitened_start(Lf, K, init_latents))
+        self.v_loc = Parameter(whitened_start(Lf, K, init_latents, generator))
         self.v_scale_row = PyroParam(init_scale * identity[N], constraints.lower_cholesky)
         self.v_scale_col = PyroParam(identity[K].clone(), constraints.lower_cholesky)
 
@@ -53,6 +60,11 @@ class CollapsedGuide(PyroModule):
     def posterior(self) -> MatrixNormal:
         """``q(V)`` over ``(N, K)``."""
         return MatrixNormal(self.v_loc, self.v_scale_row, self.v_scale_col, validate_args=False)
+
+    @torch.no_grad()
+    def set_rows(self, row: Tensor) -> None:
+        """Sets ``R``, lower-triangular, ``(N, N)``."""
+        self.v_scale_row_unconstrained.copy_(row.tril(-1) + torch.diag_embed(row.diagonal().log()))
 
     def forward(self, Y: Tensor | None = None) -> None:
         self.model.guided(lambda: None)  # hyperparameters with priors

@@ -1,19 +1,22 @@
-"""The likelihood of a GPRN with its weights integrated out.
+"""The outputs given the functions F, the weights integrated out.
 
-Given F the outputs are independent Gaussians that share one covariance, and the data enter by their Gram matrix::
+Given F the outputs are independent Gaussians that share one covariance, and the data enter by their Gram matrices::
 
     y_d | F ~ Normal(0, C_F)     C_F = K_w ∘ (F Fᵀ) + σ_y² I
     log p(Y|F) = −½ Σ_g [ n_g D_g log 2π + D_g log|C_g| + tr(C_g⁻¹ G_g) ]
 
-over the patterns g of holes: D_g outputs observed in n_g rows, C_g the part of C_F in those rows, G_g = Y_g Y_gᵀ. One
-N×N Cholesky factor a pattern serves all outputs and all K.
+over groups g of outputs: D_g outputs with the same holes, observed in n_g rows, C_g the part of C_F in those rows,
+G_g = Y_g Y_gᵀ. One N×N Cholesky factor a group serves all its outputs and all K.
+
+:class:`OutputsGivenF` is the one place that knows of groups. Everything that depends on C_F goes through it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -22,6 +25,211 @@ from torch.distributions import constraints
 
 from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.outputs.gram import OutputStatistics
+
+_NAME = "the covariance of the outputs"
+
+
+def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float) -> Tensor:
+    """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``.
+
+    :param jitter: added to the diagonal, relative to its mean.
+    """
+    C = Kw * (F @ F.mT)
+    level = noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1)
+    return C + torch.diag_embed(level.unsqueeze(-1).expand(C.shape[:-1]))
+
+
+def pull_back(score: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    """The gradient by ``C_F`` turned into those by ``A = K_w ∘ (F Fᵀ)``, ``(*batch, N, N)``, and by σ_y², ``batch``."""
+    # C = A + (σ² + j tr(A)/N) I, so with S = ∂/∂C:  ∂/∂A = S + (j/N) tr(S) I  and  ∂/∂σ² = tr S.
+    by_noise = score.diagonal(dim1=-2, dim2=-1).sum(-1)
+    by_A = score.clone()
+    by_A.diagonal(dim1=-2, dim2=-1).add_((jitter / score.shape[-1]) * by_noise.unsqueeze(-1))
+    return by_A, by_noise
+
+
+class Coefficients(NamedTuple):
+    """New outputs as linear combinations of training outputs, ``E[y*_d] = c y_d``, for each group."""
+
+    coefficients: Tensor  #: c = k C⁻¹, (*batch, g, N*, N)
+    half: Tensor  #: L⁻¹kᵀ with C = LLᵀ, so that the covariance explained is halfᵀ half, (*batch, g, N, N*)
+
+
+class OutputsGivenF:
+    """All outputs given draws of F: densities, their gradients, and predictions, for every group of outputs.
+
+    :param covariance: ``C_F``, ``(*batch, N, N)``.
+    :param known: statistics of the outputs.
+
+    >>> known = OutputStatistics.of(torch.zeros(3, 10, dtype=torch.float64))
+    >>> given = OutputsGivenF(torch.eye(3, dtype=torch.float64), known)
+    >>> given.log_density() == -15 * math.log(2 * math.pi)
+    tensor(True)
+    >>> given.log_density_by_row()
+    tensor([-9.1894, -9.1894, -9.1894], dtype=torch.float64)
+    """
+
+    def __init__(self, covariance: Tensor, known: OutputStatistics) -> None:
+        self.covariance, self.known = covariance, known
+
+    @cached_property
+    def by_group(self) -> Tensor:
+        """``C_g``, ``(*batch, g, N, N)``: the identity where the outputs of a group miss a row."""
+        by_group = self.covariance.unsqueeze(-3)
+        if self.known.is_complete:
+            return by_group
+        return by_group * self._seen_pairs + torch.diag_embed(1.0 - self._seen)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """1 where the outputs of a group have a row, 0 where they miss it, ``(g, N)``."""
+        return self.known.observed.to(self.covariance.dtype)
+
+    @cached_property
+    def _seen_pairs(self) -> Tensor:
+        return self._seen.unsqueeze(-1) * self._seen.unsqueeze(-2)
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """Cholesky factors of ``C_g``, ``(*batch, g, N, N)``."""
+        return safe_cholesky(self.by_group, name=_NAME)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """``C_g⁻¹``, ``(*batch, g, N, N)``; the identity in missing rows."""
+        return torch.cholesky_inverse(self.factor)
+
+    def log_density(self) -> Tensor:
+        """``log p(Y|F)``, ``batch``; autograd can differentiate it twice by the covariance."""
+        if torch.is_grad_enabled() and self.covariance.requires_grad:
+            return _LogDensity.apply(self.by_group, self.known)
+        return _log_density(self.factor, self.inverse, self.known)
+
+    def score(self) -> Tensor:
+        """The gradient of :meth:`log_density` by ``C_F``, ``(*batch, N, N)``, out of autograd's sight."""
+        score = _score(self.inverse, self.known)
+        if self.known.is_complete:
+            return score.squeeze(-3)
+        return torch.einsum("...gij,gi,gj->...ij", score, self._seen, self._seen)
+
+    def gauss_newton(self, F: Tensor, Kw: Tensor, column_scales: Tensor) -> Tensor:
+        """``Σ_k t_k H_k`` with ``−H_k`` the expected Hessian of the log density by column k of F, averaged over draws.
+
+        :param F: the draws of F that the covariance was made of, ``(s, N, K)``.
+        :param Kw: kernel matrix of the weights, ``(N, N)``.
+        :param column_scales: ``t_k``, ``(K,)``.
+        :returns: ``(N, N)``.
+        """
+        # For a change a of column k of F, dC = diag(a) B + Bᵀ diag(a) with B = K_w diag(f_k), and the expected Hessian
+        # of log p is −aᵀ H_k a with  H_k = Σ_g D_g [ (B C⁻¹) ∘ (B C⁻¹)ᵀ + C⁻¹ ∘ (B C⁻¹ Bᵀ) ].
+        # The second terms add up to  C⁻¹ ∘ Σ_k t_k B C⁻¹ Bᵀ = C⁻¹ ∘ K_w (C⁻¹ ∘ F diag(t) Fᵀ) K_w.
+        inverse = self.inverse if self.known.is_complete else self.inverse * self._seen_pairs  # (s, g, N, N)
+        by_group = inverse * (Kw @ (inverse * ((F * column_scales) @ F.mT).unsqueeze(1)) @ Kw)
+        for k, scale in enumerate(column_scales):
+            BC = (Kw * F[:, None, :, k]).unsqueeze(1) @ inverse
+            by_group += scale * BC * BC.mT
+        return torch.einsum("g,sgij->ij", self.known.counts, by_group) / len(F)
+
+    def log_density_by_row(self) -> Tensor:
+        """``log p(y_n | the other rows, F)`` of each row, ``(*batch, N)``: from the Gram matrices, no row taken out."""
+        # The conditional of y_nd given the other rows has variance 1/[C⁻¹]_nn and lies [C⁻¹y_d]_n / [C⁻¹]_nn from y_nd.
+        #   Σ_d log p(y_nd | rest) = ½ D log [C⁻¹]_nn − ½ D log 2π − ½ [C⁻¹ G C⁻¹]_nn / [C⁻¹]_nn
+        # over each group whose outputs have the row.
+        precision = self.inverse.diagonal(dim1=-2, dim2=-1)  # (*batch, g, N)
+        squares = (self.inverse @ self.known.grams @ self.inverse).diagonal(dim1=-2, dim2=-1)
+        by_group = 0.5 * (self.known.counts.unsqueeze(-1) * (precision / (2 * math.pi)).log() - squares / precision)
+        return torch.where(self.known.observed, by_group, 0.0).sum(-2)
+
+    def predict(self, cross: Tensor) -> Coefficients:
+        """The Gaussian of the outputs in new rows.
+
+        :param cross: ``k``, the covariance of new rows with training rows, ``(*batch, N*, N)``.
+        """
+        cross = cross.unsqueeze(-3) * self._seen.unsqueeze(-2)
+        half = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
+        return Coefficients(torch.linalg.solve_triangular(self.factor.mT, half, upper=True).mT, half)
+
+    def predict_left_out(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row from all other rows, where its covariance with these is given anew.
+
+        :param cross: a row ``k_n`` for each n, its entry at n left out of account, ``(*batch, N, N)``.
+        :returns: coefficients of the other rows' outputs, ``(*batch, g, N, N)`` with zeros on the diagonal, and how
+            much they reduce the variance of each row, ``(*batch, g, N)``.
+        """
+        # With P = C⁻¹ the inverse of C without row n is P − P_:n P_n: / P_nn, so the coefficients of row n are
+        #   P k_n − P_:n (P k_n)_n / P_nn.
+        k = without_diagonal(cross).unsqueeze(-3) * self._seen.unsqueeze(-2)
+        P = self.inverse
+        coefficients = k @ P  # a row for each n
+        own = coefficients.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
+        coefficients = without_diagonal(coefficients - own.unsqueeze(-1) * P)
+        return coefficients, (k * coefficients).sum(-1)
+
+    def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
+        """``C_g⁻¹ values``, ``(N, b)``, with each output by its own group, for one draw of F.
+
+        :param values: ``(N, b)``, zero where an output is missing.
+        :param positions: which outputs these are.
+        """
+        groups = self.known.patterns_at(positions)
+        result = torch.empty_like(values)
+        for group in groups.unique().tolist():
+            some = groups == group
+            result[:, some] = torch.cholesky_solve(values[:, some], self.factor[group])
+        return result
+
+
+def combine_outputs(coefficients: Tensor, known: OutputStatistics, positions: slice | Tensor) -> Tensor:
+    """Linear combinations of training outputs, each output by its own group's: ``(…, m, b)``.
+
+    :param coefficients: ``(g, …, m, N)``.
+    :param positions: which of the flattened outputs; ``b`` of them.
+    """
+    Y = known.values_at(positions)
+    if known.pattern_of is None:
+        return coefficients[0] @ Y
+    result = coefficients.new_empty(*coefficients.shape[1:-1], Y.shape[1])
+    groups = known.patterns_at(positions)
+    for group in groups.unique().tolist():
+        some = groups == group
+        result[..., some] = coefficients[group] @ Y[:, some]
+    return result
+
+
+def without_diagonal(matrix: Tensor) -> Tensor:
+    """The matrix with zeros on its diagonal."""
+    return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
+
+
+def _log_density(factor: Tensor, inverse: Tensor, known: OutputStatistics) -> Tensor:
+    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    squares = (inverse * known.grams).sum((-2, -1))
+    constants = known.numbers * math.log(2 * math.pi)
+    return -0.5 * (constants + known.counts * log_det + squares).sum(-1)
+
+
+def _score(inverse: Tensor, known: OutputStatistics) -> Tensor:
+    """``∂/∂C_g = ½ (C_g⁻¹ G_g C_g⁻¹ − D_g C_g⁻¹)``, ``(*batch, g, N, N)``."""
+    return 0.5 * (inverse @ known.grams @ inverse - known.counts[:, None, None] * inverse)
+
+
+class _LogDensity(torch.autograd.Function):
+    """The log density with its gradient by hand: half the time of autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, by_group: Tensor, known: OutputStatistics) -> Tensor:
+        factor = safe_cholesky(by_group, name=_NAME)
+        inverse = torch.cholesky_inverse(factor)
+        ctx.save_for_backward(by_group, inverse)
+        ctx.known = known
+        return _log_density(factor, inverse, known)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        by_group, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for second derivatives the inverse must remember where it came from
+            inverse = torch.linalg.inv(by_group)
+        return upstream[..., None, None, None] * _score(inverse, ctx.known), None
 
 
 class CollapsedNormal(TorchDistribution):
@@ -70,99 +278,19 @@ class CollapsedNormal(TorchDistribution):
         return diagonal.reshape(diagonal.shape + (1,) * len(self.output_shape)).expand(self.shape())
 
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
-        root = safe_cholesky(self.covariance, name="the covariance of the outputs")
+        root = safe_cholesky(self.covariance, name=_NAME)
         shape = Size(sample_shape) + self.covariance.shape[:-1] + (self.output_shape.numel(),)
         noise = torch.randn(shape, dtype=root.dtype, device=root.device)
         return (root @ noise).reshape(self._extended_shape(Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         known = self.statistics
-        if known is None or not known.describe(value):
+        if known is None or not known.source.is_of(value):
             known = OutputStatistics.of(value)
-        return gram_log_density(self.covariance, known)
+        return OutputsGivenF(self.covariance, known).log_density()
 
 
-def gram_log_density(covariance: Tensor, statistics: OutputStatistics) -> Tensor:
-    """``log p(Y)`` of independent outputs with one covariance ``C``, ``batch``; differentiable twice.
-
-    :param covariance: ``C``, ``(*batch, N, N)``.
-    :param statistics: of ``Y``.
-    """
-    return _GramLogDensity.apply(restrict(covariance, statistics), statistics)
-
-
-def restrict(covariance: Tensor, statistics: OutputStatistics) -> Tensor:
-    """``C`` for each pattern of holes, ``(*batch, g, N, N)``: the identity where the pattern misses a row."""
-    by_pattern = covariance.unsqueeze(-3)
-    if statistics.is_complete:
-        return by_pattern
-    seen = statistics.observed.to(covariance.dtype)
-    return by_pattern * (seen.unsqueeze(-1) * seen.unsqueeze(-2)) + torch.diag_embed(1.0 - seen)
-
-
-def density_and_score(covariance: Tensor, statistics: OutputStatistics) -> tuple[Tensor, Tensor]:
-    """:func:`gram_log_density` and its gradient by ``C``, ``batch`` and ``(*batch, N, N)``, out of autograd's sight."""
-    density, inverse = density_and_inverse(restrict(covariance, statistics), statistics)
-    score = _score(inverse, statistics)
-    if statistics.is_complete:
-        return density, score.squeeze(-3)
-    seen = statistics.observed.to(covariance.dtype)
-    return density, torch.einsum("...gij,gi,gj->...ij", score, seen, seen)
-
-
-def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float) -> Tensor:
-    """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``.
-
-    :param jitter: added to the diagonal, relative to its mean.
-    """
-    C = Kw * (F @ F.mT)
-    level = noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return C + torch.diag_embed(level.unsqueeze(-1).expand(C.shape[:-1]))
-
-
-def pull_back(score: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-    """The gradient by ``C_F`` turned into those by ``A = K_w ∘ (F Fᵀ)``, ``(*batch, N, N)``, and by σ_y², ``batch``."""
-    # C = A + (σ² + j tr(A)/N) I, so with S = ∂/∂C:  ∂/∂A = S + (j/N) tr(S) I  and  ∂/∂σ² = tr S.
-    by_noise = score.diagonal(dim1=-2, dim2=-1).sum(-1)
-    by_A = score.clone()
-    by_A.diagonal(dim1=-2, dim2=-1).add_((jitter / score.shape[-1]) * by_noise.unsqueeze(-1))
-    return by_A, by_noise
-
-
-def density_and_inverse(covariances: Tensor, statistics: OutputStatistics) -> tuple[Tensor, Tensor]:
-    """The log density, ``batch``, and ``C_g⁻¹``, ``(*batch, g, N, N)``."""
-    factor = safe_cholesky(covariances, name="the covariance of the outputs")
-    inverse = torch.cholesky_inverse(factor)
-    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    squares = (inverse * statistics.grams).sum((-2, -1))
-    constants = statistics.numbers * math.log(2 * math.pi)
-    return -0.5 * (constants + statistics.counts * log_det + squares).sum(-1), inverse
-
-
-def _score(inverse: Tensor, statistics: OutputStatistics) -> Tensor:
-    """``∂/∂C_g = ½ (C_g⁻¹ G_g C_g⁻¹ − D_g C_g⁻¹)``, ``(*batch, g, N, N)``."""
-    return 0.5 * (inverse @ statistics.grams @ inverse - statistics.counts[:, None, None] * inverse)
-
-
-class _GramLogDensity(torch.autograd.Function):
-    """The log density with its gradient by hand: half the time of autograd's."""
-
-    @staticmethod
-    def forward(ctx: Any, covariances: Tensor, statistics: OutputStatistics) -> Tensor:
-        density, inverse = density_and_inverse(covariances, statistics)
-        ctx.save_for_backward(covariances, inverse)
-        ctx.statistics = statistics
-        return density
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        covariances, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for second derivatives the inverse must remember where it came from
-            inverse = torch.linalg.inv(covariances)
-        return upstream[..., None, None, None] * _score(inverse, ctx.statistics), None
-
-
-def effective_outputs(covariance: Tensor, statistics: OutputStatistics) -> float:
+def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
     """How many independent outputs the data are worth, read off their Gram matrix; between 1 and D.
 
     The model counts D outputs as D independent draws; a smooth field of thousands of points has perhaps twenty. With
@@ -171,19 +299,19 @@ def effective_outputs(covariance: Tensor, statistics: OutputStatistics) -> float
     the outputs that have both.
 
     :param covariance: ``C``, ``(N, N)``.
-    :param statistics: of ``Y``.
+    :param known: statistics of ``Y``.
 
     >>> Y = torch.randn(30, 10, dtype=torch.float64)
     >>> copies = OutputStatistics.of(Y.repeat(1, 100))  # a thousand outputs, worth ten
     >>> 8 < effective_outputs(torch.eye(30, dtype=torch.float64), copies) < 13
     True
     """
-    n_rows, n_outputs = len(covariance), statistics.counts.sum().item()
-    root = safe_cholesky(restrict(covariance, statistics), name="the covariance of the outputs")
-    half = torch.linalg.solve_triangular(root, statistics.grams, upper=False)
+    n_rows, n_outputs = len(covariance), known.counts.sum().item()
+    root = OutputsGivenF(covariance, known).factor
+    half = torch.linalg.solve_triangular(root, known.grams, upper=False)
     whitened = torch.linalg.solve_triangular(root, half.mT, upper=False).sum(0)
-    seen = statistics.observed.double()
-    A = whitened / torch.einsum("g,gi,gj->ij", statistics.counts, seen, seen).clamp(min=1.0)
+    seen = known.observed.double()
+    A = whitened / torch.einsum("g,gi,gj->ij", known.counts, seen, seen).clamp(min=1.0)
     A = A / A.diagonal().mean().clamp(min=torch.finfo(A.dtype).tiny)
     off_diagonal = A.square().sum() - A.diagonal().square().sum()
     if n_rows == 1 or not off_diagonal > 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import pyro
 from pyro import poutine
@@ -17,8 +17,6 @@ from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_effective_outputs, check_outputs
 from pyro_gprn.network.kernels import hold_scale, parts
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
-
-T = TypeVar("T")
 
 
 class Covariances(NamedTuple):
@@ -73,7 +71,7 @@ class CollapsedGPRN(Network):
         self.effective_outputs = check_effective_outputs(effective_outputs, self.n_outputs)
         self._statistics = StatisticsMemory()
 
-    def _for_functions(self, kernel: Kernel) -> Kernel:
+    def as_function_kernel(self, kernel: Kernel) -> Kernel:
         # The constant lets a function stay away from zero where there are no data: a higher bound in 16 of 16 trials.
         for part in parts(kernel):
             if hasattr(part, "lengthscale"):
@@ -81,17 +79,17 @@ class CollapsedGPRN(Network):
         return Sum(hold_scale(kernel), 1.0)
 
     @property
-    def likelihood_weight(self) -> float:
-        """``effective_outputs / D``."""
+    def likelihood_power(self) -> float:
+        """``ρ = effective_outputs / D``, the power to which the likelihood is raised."""
         if self.effective_outputs == "auto":
             raise ValueError(
                 "effective_outputs='auto' is read off the data by fit_collapsed; call that, or give a number"
             )
         return 1.0 if self.effective_outputs is None else self.effective_outputs / self.n_outputs
 
-    def statistics(self, Y: Tensor | None = None) -> OutputStatistics:
-        """Gram statistics of the data, or of the last data for None."""
-        if Y is not None:
+    def statistics(self, Y: Any = None) -> OutputStatistics:
+        """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None."""
+        if isinstance(Y, Tensor):
             Y, _ = check_outputs(Y, None, self.n_rows, self.output_shape)
         return self._statistics.of(Y)
 
@@ -105,18 +103,6 @@ class CollapsedGPRN(Network):
         """``K_w`` and ``σ_y²`` alone: all that is left where F is the constant 1."""
         return self.kernel_w(self.X), self.noise_y.square()
 
-    def with_log_prior(self, function: Callable[[], T]) -> tuple[T, Tensor | float]:
-        """What a function of this model's hyperparameters returns, and Σ log p − log q of those with priors.
-
-        The latter are drawn from their guides.
-        """
-        if not any(getattr(module, "_pyro_samples", None) for module in self.modules()):
-            return function(), 0.0
-        guide_trace = poutine.trace(self.guided).get_trace(function)
-        value = guide_trace.nodes["_RETURN"]["value"]
-        model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
-        return value, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
-
     def output_covariance(self, F: Tensor, Kw: Tensor, noise: Tensor) -> Tensor:
         """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``, with the jitter's share."""
         return output_covariance(F, Kw, noise, self.jitter)
@@ -126,11 +112,14 @@ class CollapsedGPRN(Network):
         return MatrixNormal(self.X.new_zeros(self.n_rows, self.n_latents), None, None)
 
     def forward(self, Y: Tensor | None = None) -> Tensor:
-        known = None if Y is None else self.statistics(Y)
+        known = None
+        if Y is not None:
+            Y, _ = check_outputs(Y, None, self.n_rows, self.output_shape)
+            known = self.statistics(Y)
         self._load_pyro_samples()  # hyperparameters first, as in the guides
         Lf, Kw, noise = self.covariances()
         v = pyro.sample("v", self.prior())
         f = pyro.deterministic("f", Lf @ v, event_dim=2)
         likelihood = CollapsedNormal(self.output_covariance(f, Kw, noise), self.output_shape, known)
-        with poutine.scale(scale=1.0 if known is None else self.likelihood_weight):
-            return pyro.sample("y", likelihood, obs=None if known is None else known.outputs)
+        with poutine.scale(scale=1.0 if known is None else self.likelihood_power):
+            return pyro.sample("y", likelihood, obs=Y)

@@ -1,84 +1,120 @@
-"""Stage 1: independent GPs that share one kernel, the special case in which every latent function is constant."""
+"""Where the training of a collapsed network starts: independent GPs that share one kernel.
+
+They are the special case in which every latent function is constant. Their evidence is exact and cheap.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
 import torch
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
-from pyro_gprn.collapsed.likelihood import effective_outputs, gram_log_density
+from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.training.ranges import Box
+from pyro_gprn.pyro_state import new_generator
+from pyro_gprn.training.interruption import Interruption, noticed_interrupts
+from pyro_gprn.training.ranges import Ranges
 
 #: Starts: length-scale over √P standard deviations of the inputs, noise over the outputs' scale.
 STARTS = ((0.3, 0.1), (1.0, 0.03), (3.0, 0.003))
-#: Twice what the Gram matrix says; see the package's docstring.
+#: Steps of L-BFGS-B that tell which start is best, and those that follow from it.
+TRIAL_STEPS, STEPS = 10, 100
+#: Twice what the Gram matrix says; see the measurements in training.py.
 EFFECTIVE_OUTPUTS_FACTOR = 2.0
 
 
-def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> tuple[float, bool]:
-    """Fits the kernel of the weights and the noise, in place, with F = 1, by the exact evidence.
+class _Stopped(Exception):
+    """Somebody asked for an early end."""
 
-    :returns: the evidence, and whether Ctrl-C cut the fit short (the best so far is kept).
+
+class IndependentEvidence:
+    """The negative log evidence of independent GPs, for each number of Y, as a function of the free hyperparameters.
+
+    :param model: the model, whose kernel of the weights and noise are changed in place.
+    :param known: statistics of the outputs.
+    :param interruption: ends the optimisation at the next evaluation.
     """
-    box = Box(model, known)
-    chosen = {name: p for name, p in model.named_parameters() if name.startswith(("kernel_w.", "noise_y"))}
-    sizes = [parameter.numel() for parameter in chosen.values()]
-    constant = torch.ones_like(model.X[:, :1])
-    unit = known.n_observed  # keeps the objective near 1
+
+    def __init__(self, model: CollapsedGPRN, known: OutputStatistics, interruption: Interruption) -> None:
+        self._model, self._known, self._interruption = model, known, interruption
+        self.parameters = {n: p for n, p in model.named_parameters() if n.startswith(("kernel_w.", "noise_y"))}
+        self._constant = torch.ones_like(model.X[:, :1])
+        self.best, self.best_at = math.inf, self.current()
+
+    def current(self) -> np.ndarray:
+        """The hyperparameters, as one vector."""
+        return parameters_to_vector(self.parameters.values()).detach().double().cpu().numpy()
 
     @torch.no_grad()
-    def put(values: np.ndarray) -> None:
-        parts = torch.from_numpy(values.copy()).split(sizes)
-        for parameter, part in zip(chosen.values(), parts, strict=True):
-            parameter.copy_(part.reshape(parameter.shape))
+    def put(self, values: np.ndarray) -> None:
+        """Sets the hyperparameters."""
+        vector = torch.from_numpy(values.copy()).to(self._model.X.device)
+        vector_to_parameters(vector, self.parameters.values())
 
-    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
-        put(values)
+    def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient; remembers the best values that were met."""
+        if self._interruption.is_requested and math.isfinite(self.best):
+            raise _Stopped
+        self.put(values)
         try:
-            (Kw, noise), log_prior = model.with_log_prior(model.weights_and_noise)
-            value = gram_log_density(model.output_covariance(constant, Kw, noise), known) + log_prior
-            gradients = torch.autograd.grad(value, list(chosen.values()), materialize_grads=True)
+            # Hyperparameters that have priors are drawn from their guides, by the same draws at every evaluation.
+            terms, log_prior = self._model.with_log_prior(self._model.weights_and_noise, new_generator(0))
+            covariance = self._model.output_covariance(self._constant, *terms)
+            value = OutputsGivenF(covariance, self._known).log_density() + log_prior
+            gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
         except NotPositiveDefiniteError:
             return 1e10, np.zeros_like(values)
-        return -value.item() / unit, -torch.cat([g.flatten() for g in gradients]).cpu().numpy() / unit
+        unit = -self._known.n_observed  # keeps the objective near 1
+        loss = value.item() / unit
+        if loss < self.best:
+            self.best, self.best_at = loss, values.copy()
+        return loss, parameters_to_vector(gradients).cpu().numpy() / unit
 
-    def flat() -> np.ndarray:
-        return torch.cat([p.detach().flatten() for p in chosen.values()]).double().cpu().numpy()
 
-    box.clamp()
-    starts = [flat()]
-    for length, noise in STARTS:
-        box.start_independent(length, noise)
-        starts.append(flat())
-    bounds = [box.of(name) for name, size in zip(chosen, sizes, strict=True) for _ in range(size)]
+def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
+    """Fits the kernel of the weights and the noise, in place, with F = 1, by the exact evidence.
 
-    def descend(start: np.ndarray, iterations: int) -> OptimizeResult:
-        options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
-        return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    Ctrl-C ends it at the next evaluation, with a warning, at the best that was met.
 
-    # Between its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two cores.
-    with threadpool_limits(limits=1, user_api="blas"):
-        runs, was_interrupted = [OptimizeResult(x=starts[0], fun=objective(starts[0])[0])], False
-        try:
-            runs += [descend(start, 10) for start in starts]  # ten steps tell which is best
-            runs.append(descend(min(runs, key=lambda run: run.fun).x, 100))
-        except KeyboardInterrupt:
-            was_interrupted = True
-            warnings.warn("training was interrupted before the first step; keeping independent GPs", stacklevel=6)
-    best = min(runs, key=lambda run: run.fun)
-    put(best.x)
-    return -best.fun * unit, was_interrupted
+    :returns: the evidence.
+    """
+    with noticed_interrupts() as interruption:
+        ranges = Ranges(model, known)
+        ranges.clamp()
+        objective = IndependentEvidence(model, known, interruption)
+        starts = [objective.current()]
+        for length, noise in STARTS:
+            ranges.start_independent(length, noise)
+            starts.append(objective.current())
+        bounds = [ranges.of(name) for name, p in objective.parameters.items() for _ in range(p.numel())]
+
+        def descend(start: np.ndarray, iterations: int) -> OptimizeResult:
+            options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
+            return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+
+        # Between its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two
+        # cores.
+        with threadpool_limits(limits=1, user_api="blas"):
+            try:
+                objective(starts[0])
+                runs = [descend(start, TRIAL_STEPS) for start in starts]
+                descend(min(runs, key=lambda run: run.fun).x, STEPS)
+            except _Stopped:
+                warnings.warn("training was interrupted before the first step; keeping independent GPs", stacklevel=6)
+        objective.put(objective.best_at)
+        return -objective.best * known.n_observed
 
 
 @torch.no_grad()
 def read_effective_outputs(model: CollapsedGPRN, known: OutputStatistics) -> float:
     """``effective_outputs="auto"``, at the hyperparameters of the independent GPs."""
-    (Kw, noise), _ = model.with_log_prior(model.weights_and_noise)
+    Kw, noise = model.at_centre(model.weights_and_noise)
     covariance = model.output_covariance(torch.ones_like(model.X[:, :1]), Kw, noise)
     return min(float(model.n_outputs), EFFECTIVE_OUTPUTS_FACTOR * effective_outputs(covariance, known))

@@ -1,4 +1,4 @@
-"""Stage 2: the posterior of the functions and all hyperparameters together."""
+"""A collapsed network in training: the posterior of the functions and all hyperparameters together."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
-from pyro_gprn.collapsed.bound import collapsed_bound
-from pyro_gprn.collapsed.gauss_newton import gauss_newton_rows
+from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, gauss_newton_rows
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.training.loop import Trainee
-from pyro_gprn.training.ranges import Box
+from pyro_gprn.pyro_state import white_noise
+from pyro_gprn.training.loop import Trainee, descend
+from pyro_gprn.training.ranges import Ranges
 
 #: Steps between Gauss-Newton updates of the row covariance.
 ROWS_EVERY = 20
+#: Draws by which the bound is evaluated: so many up to this number of rows, fewer above, and at least so many.
+DRAWS, DRAWS_UP_TO, LEAST_DRAWS = 64, 500, 8
 
 
-class Stage2(Trainee):
-    """Everything at once: the variational posterior and the hyperparameters, from where stage 1 ended.
+class CollapsedTrainee(Trainee):
+    """Model and posterior in training, from where the independent GPs ended.
 
     :param model: the model.
     :param known: statistics of the data.
     :param learning_rate: of Adam.
+    :param generator: of random numbers.
     :param posterior: as for :func:`~pyro_gprn.fit_collapsed`.
     :param guide: a posterior to go on from; by default a new one.
+    :param is_hurried: True if somebody waits for an early end: then the posterior starts without its Gauss-Newton
+        covariance, and the bound is evaluated by one pair of draws.
     """
 
     model: CollapsedGPRN
@@ -38,22 +43,25 @@ class Stage2(Trainee):
         model: CollapsedGPRN,
         known: OutputStatistics,
         learning_rate: float,
+        generator: torch.Generator,
         posterior: str = "variational",
         guide: CollapsedGuide | None = None,
+        *,
+        is_hurried: bool = False,
     ) -> None:
-        self.posterior = posterior
-        self.model, self.known, self.box = model, known, Box(model, known)
-        self.guide = CollapsedGuide(model) if guide is None else guide
-        self._fixed = self._antithetic(64)  # for every evaluation
+        self.posterior, self._generator = posterior, generator
+        self.model, self.known, self.ranges = model, known, Ranges(model, known)
+        self.guide = CollapsedGuide(model, generator=generator) if guide is None else guide
+        self._fixed = self._antithetic(2 if is_hurried else _n_draws(model.n_rows))  # for every evaluation
         self._covariances: Covariances | None = None  # held between two steps of the hyperparameters
-        if guide is None:
+        if guide is None and not is_hurried:
             self._start_rows()
-        self.parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
-        self.optimiser = torch.optim.Adam(self.parameters, lr=learning_rate, betas=(0.9, 0.95), fused=True)
+        parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
+        self.optimiser = torch.optim.Adam(parameters, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
     def _start_rows(self) -> None:
         if self.posterior == "point":
-            self._set_rows(1e-6 * torch.eye(self.model.n_rows).to(self.model.X))
+            self.guide.set_rows(1e-6 * torch.eye(self.model.n_rows).to(self.model.X))
         else:
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
 
@@ -73,32 +81,41 @@ class Stage2(Trainee):
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            return self._bound(self._fixed, remember=False).item()
+            covariances, log_prior = self._current()
+            bound = evaluate_bound(self.model, self._factors(), covariances, self._fixed, self.known)
         except NotPositiveDefiniteError:
             return -math.inf
+        return float(bound + log_prior)
 
     def step(self) -> float:
         """One step of Adam; a step that cannot be computed is left out."""
         self.optimiser.zero_grad()
         try:
-            loss = -self._bound(self._white_noise(), held=self._covariances)
+            loss = -self._bound(self._white_noise())
         except NotPositiveDefiniteError:
             return math.nan
-        loss.backward()
-        if torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None]).isfinite().all():
-            self.optimiser.step()
-            self.box.clamp()
+        if descend(self.optimiser, loss):
+            self.ranges.clamp()
         return loss.item()
 
-    def _bound(self, white: Tensor, held: Covariances | None = None, *, remember: bool = True) -> Tensor:
-        """The bound by given white noise, ``(s, N, K)``, at covariances ``held`` from before or at the current ones."""
-        covariances, log_prior = (held, 0.0) if held else self.model.with_log_prior(self.model.covariances)
-        if remember:  # the current ones serve the next step too
-            self._covariances = None if held else Covariances(*(part.detach() for part in covariances))
-        scales = (self.guide.v_scale_row, self.guide.v_scale_col)
-        if self.posterior != "variational":  # they keep the spread that they have
-            scales = (scales[0].detach(), scales[1].detach())
-        return collapsed_bound(self.model, self.guide.v_loc, *scales, covariances, white, self.known) + log_prior
+    def _bound(self, white: Tensor) -> Tensor:
+        """The bound by given white noise, ``(s, N, K)``. Every other step holds the covariances of the one before."""
+        if self._covariances is not None:
+            covariances, log_prior, self._covariances = self._covariances, 0.0, None
+        else:
+            covariances, log_prior = self._current()
+            self._covariances = Covariances(*(part.detach() for part in covariances))
+        return collapsed_bound(self.model, self._factors(), covariances, white, self.known) + log_prior
+
+    def _current(self) -> tuple[Covariances, Tensor | float]:
+        """At the current hyperparameters (or at a draw from their guides), with what their priors add to the bound."""
+        return self.model.with_log_prior(self.model.covariances, self._generator)
+
+    def _factors(self) -> Factors:
+        q = Factors(self.guide.v_loc, self.guide.v_scale_row, self.guide.v_scale_col)
+        if self.posterior == "variational":
+            return q
+        return Factors(q.loc, q.row.detach(), q.column.detach())  # these keep the spread that they have
 
     def _white_noise(self) -> Tensor:
         """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way."""
@@ -107,20 +124,24 @@ class Stage2(Trainee):
     @torch.no_grad()
     def update_rows(self, white: Tensor) -> None:
         """Sets the row covariance of q to its Gauss-Newton optimum, averaged over draws by noise ``(s, N, K)``."""
-        R, T = self.guide.v_scale_row, self.guide.v_scale_col
+        q = self._factors()
         try:
-            covariances, _ = self.model.with_log_prior(self.model.covariances)
-            V = self.guide.v_loc + R @ white @ T.mT
-            rows = gauss_newton_rows(self.model, covariances, V, T.square().sum(-1), self.known)
+            covariances, _ = self._current()
+            V = q.loc + q.row @ white @ q.column.mT
+            rows = gauss_newton_rows(self.model, covariances, V, q.column.square().sum(-1), self.known)
         except NotPositiveDefiniteError:
             return
         if torch.isfinite(rows).all():
-            self._set_rows(rows)
-
-    @torch.no_grad()
-    def _set_rows(self, rows: Tensor) -> None:
-        self.guide.v_scale_row_unconstrained.copy_(rows.tril(-1) + torch.diag_embed(rows.diagonal().log()))
+            self.guide.set_rows(rows)
 
     def _antithetic(self, n_draws: int) -> Tensor:
-        half = torch.randn(n_draws // 2, self.model.n_rows, self.model.n_latents, dtype=torch.float64)
-        return torch.cat([half, -half]).to(self.model.X.device)
+        """White noise in pairs that mirror each other, ``(n_draws, N, K)``."""
+        shape = (n_draws // 2, self.model.n_rows, self.model.n_latents)
+        half = white_noise(*shape, like=self.model.X, generator=self._generator)
+        return torch.cat([half, -half])
+
+
+def _n_draws(n_rows: int) -> int:
+    """An even number of draws to evaluate the bound by: their cost grows with the cube of the rows."""
+    fewer = int(DRAWS * min(1.0, (DRAWS_UP_TO / n_rows) ** 2))
+    return max(LEAST_DRAWS, fewer - fewer % 2)

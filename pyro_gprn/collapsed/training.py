@@ -15,56 +15,46 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
 4. *Holes.* A step costs a Cholesky factor for each pattern of holes. Step for step that is cheaper than the masked
    KroneckerGuide up to about 1.3 D K / N patterns (with K = 5, 25 at N = 64 and D = 200, 80 at N = 64 and D = 1000, 7
    at N = D = 200); since the latter needs many times the steps, a message points to it above ten times D K / N.
-5. *Hyperparameters stay in a box* taken from the data: length-scales within the distances between inputs, noise down to
-   1e-6 of the outputs' scale.
+5. *Hyperparameters stay in ranges* taken from the data: length-scales within the distances between inputs, noise down
+   to 1e-6 of the outputs' scale.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import warnings
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from torch import Tensor
+import torch
 
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.starts import fit_independent, read_effective_outputs
-from pyro_gprn.collapsed.trainee import Stage2
+from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import isolated, own_randomness
-from pyro_gprn.training.checkpoint import Checkpoint, digest
-from pyro_gprn.training.loop import Callback
-from pyro_gprn.training.restarts import Restarts
+from pyro_gprn.training.fit import Fit, TrainingSettings, train
+from pyro_gprn.training.interruption import noticed_interrupts
 
-__all__ = ["CollapsedFit", "fit_collapsed"]
+#: What :func:`fit_collapsed` returns.
+CollapsedFit = Fit
 
-
-class CollapsedFit(NamedTuple):
-    """What :func:`fit_collapsed` returns."""
-
-    guide: CollapsedGuide  #: the posterior
-    bound: float  #: evidence lower bound (of the weighted likelihood) at the end, by 64 draws
-    start: float  #: the same before stage 2, by the same draws; never above ``bound``
-    evidence: float  #: of independent GPs with one shared kernel, by the same weight of the likelihood
-    losses: Tensor  #: negative bound at each step, noisy, (steps,)
-    restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
+#: From this many rows on a fit says what it will take.
+MANY_ROWS = 1500
+#: Cholesky factorisations that one training step takes the time of, and one evaluation in the search for a start; how
+#: many of the latter there are; N×N arrays that are held at once (benchmarks/collapsed.py measures the first).
+_STEP_COST, _EVALUATION_COST, _EVALUATIONS, _ARRAYS = 25, 8, 150, 40
 
 
 def fit_collapsed(
     model: CollapsedGPRN,
-    Y: Tensor,
+    Y: Any,
     *,
     posterior: Literal["variational", "laplace", "point"] = "variational",
+    guide: CollapsedGuide | None = None,
     steps: int = 400,
     learning_rate: float = 0.08,
-    restarts: int = 1,
-    seed: int | None = None,
-    progress: bool = True,
-    callback: Callback | None = None,
-    guide: CollapsedGuide | None = None,
-    checkpoint: str | Path | None = None,
+    **settings: Any,
 ) -> CollapsedFit:
     """Trains a collapsed network: hyperparameters and the posterior of its functions.
 
@@ -76,15 +66,11 @@ def fit_collapsed(
     :param posterior: ``"variational"``, the default, maximises the bound. ``"laplace"`` finds the most probable
         functions and puts a Gauss-Newton covariance around them; ``"point"`` leaves them without, which is
         over-confident. Both are cheaper a step, and predicted every field that was tried worse.
+    :param guide: a trained posterior of the model to go on from, in place of a new start.
     :param steps: at most this many steps; fewer when the bound has settled.
     :param learning_rate: of Adam, before its decay.
-    :param restarts: how many random starts of the latent functions; the best bound is kept.
-    :param seed: of the draws; None takes torch's own state.
-    :param progress: whether to show a progress bar.
-    :param callback: called after each step with its number and the (noisy) bound.
-    :param guide: a trained posterior of the model to go on from, in place of a new start.
-    :param checkpoint: a file to which training is written as it goes; where it is there already, from the same data and
-        settings, training goes on from it and ends as it would have without the break.
+    :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
+        :class:`~pyro_gprn.training.fit.TrainingSettings`.
 
     >>> import torch
     >>> X = torch.linspace(0, 1, 12)[:, None]
@@ -94,64 +80,57 @@ def fit_collapsed(
     >>> fit.bound >= fit.start, 1 <= model.effective_outputs <= 200
     (True, True)
     """
-    if steps < 1 or restarts < 1:
-        raise ValueError(f"steps and restarts must be at least 1; got {steps} and {restarts}")
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
-    if guide is not None and restarts > 1:
-        raise ValueError(f"from a given guide there is one start, so restarts must be 1; got {restarts}")
+    how = TrainingSettings(steps, learning_rate, **settings)
     known = model.statistics(Y)
-    _check_patterns(model, known)
-    settings = {"posterior": posterior, "steps": steps, "learning_rate": learning_rate, "restarts": restarts}
-    file = None if checkpoint is None else Checkpoint(checkpoint, _identity(model, guide, known, seed, settings))
-    with isolated(), own_randomness(seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # jitter on the way; the end is checked
-        runs = Restarts(
-            model,
-            prepare=lambda: _prepare(model, known, guide),
-            make=lambda: Stage2(model, known, learning_rate, posterior, guide),
-            file=file,
-        )
-        model.effective_outputs = runs.prepared["effective_outputs"]
-        steps = 0 if runs.prepared["was_interrupted"] else steps
-        trainee, best = runs.train(restarts, steps, progress=progress, callback=callback)
-    evidence = runs.prepared["evidence"]
-    return CollapsedFit(trainee.guide, best["bound"], best["start"], evidence, best["losses"], runs.finished)
+    _announce_cost(model, known, how)
+    given = model.effective_outputs
+    with noticed_interrupts() as interruption:
+
+        def prepare() -> dict[str, Any]:
+            evidence = math.nan
+            if guide is None:
+                model.effective_outputs = given
+                evidence = fit_independent(model, known)
+                if model.effective_outputs == "auto":
+                    model.effective_outputs = read_effective_outputs(model, known)
+                evidence *= model.likelihood_power
+            return {"evidence": evidence, "effective_outputs": model.effective_outputs}
+
+        def make(generator: torch.Generator) -> CollapsedTrainee:
+            hurried = interruption.is_requested
+            return CollapsedTrainee(model, known, learning_rate, generator, posterior, guide, is_hurried=hurried)
+
+        identity = {"posterior": posterior, "effective_outputs": given}
+        fit, prepared = train(model, known, how, prepare=prepare, make=make, guide=guide, identity=identity)
+    model.effective_outputs = prepared["effective_outputs"]
+    return fit._replace(evidence=prepared["evidence"])
 
 
-def _prepare(model: CollapsedGPRN, known: OutputStatistics, guide: CollapsedGuide | None) -> dict[str, Any]:
-    """Stage 1, unless there is a guide to go on from."""
-    evidence, was_interrupted = math.nan, False
-    if guide is None:
-        evidence, was_interrupted = fit_independent(model, known)
-        if model.effective_outputs == "auto":
-            model.effective_outputs = read_effective_outputs(model, known)
-        evidence *= model.likelihood_weight
-    return {
-        "evidence": evidence,
-        "was_interrupted": was_interrupted,
-        "effective_outputs": model.effective_outputs,
-    }
-
-
-def _identity(
-    model: CollapsedGPRN,
-    guide: CollapsedGuide | None,
-    known: OutputStatistics,
-    seed: int | None,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    """What a fit depends on, for its checkpoint."""
-    start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]
-    numbers = {"n_latents": model.n_latents, "effective_outputs": model.effective_outputs, "seed": seed}
-    return {"data": digest(model.X, known.outputs), "start": digest(*start), **numbers, **settings}
-
-
-def _check_patterns(model: CollapsedGPRN, known: OutputStatistics) -> None:
-    n_patterns = len(known.counts)
-    if n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / model.n_rows):
+def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingSettings) -> None:
+    """Warns of what will take long, before it begins."""
+    n_patterns, N = len(known.counts), model.n_rows
+    if n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / N):
         warnings.warn(
             f"Y has {n_patterns} patterns of missing outputs, each with a Cholesky factor of its own at every step;"
             " GPRN with KroneckerGuide(mean='full') and a mask may be faster here",
             stacklevel=3,
         )
+    if n_patterns * N >= MANY_ROWS and N >= MANY_ROWS:
+        unit = n_patterns * _seconds_of_a_cholesky(N)
+        minutes = unit * (how.restarts * how.steps * _STEP_COST + _EVALUATIONS * _EVALUATION_COST) / 60
+        gigabytes = n_patterns * _ARRAYS * 8 * N**2 / 1e9
+        warnings.warn(
+            f"N = {N} rows: a step factorises matrices of {N} × {N}, and its cost grows with N³. This fit will take"
+            f" about {minutes:.0f} minutes at most, and {gigabytes:.1f} GB beside the data. Ctrl-C keeps what was"
+            " reached; fewer rows, or fewer steps, make it shorter",
+            stacklevel=3,
+        )
+
+
+def _seconds_of_a_cholesky(n_rows: int) -> float:
+    matrix = torch.eye(n_rows, dtype=torch.float64)
+    begin = time.perf_counter()
+    torch.linalg.cholesky(matrix)
+    return time.perf_counter() - begin

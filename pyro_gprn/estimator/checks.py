@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-from torch import Tensor
-
-from pyro_gprn.network.checks import check_output_shape
 
 
 def check_settings(settings: Any) -> None:
@@ -31,28 +25,3 @@ def check_settings(settings: Any) -> None:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def check_data(X: np.ndarray, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
-    """That inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``."""
-    if len(X) != len(Y):
-        raise ValueError(f"X and Y must have as many rows as each other; got {len(X)} and {len(Y)}")
-    n_outputs = Y[0].numel()
-    if output_shape is None:
-        shape = tuple(Y.shape[1:]) or (1,)
-    else:
-        shape = tuple(check_output_shape(output_shape))
-        if int(np.prod(shape)) != n_outputs or (Y.dim() > 2 and shape != tuple(Y.shape[1:])):
-            raise ValueError(
-                f"output_shape {shape} multiplies to {int(np.prod(shape))}, but Y of shape {tuple(Y.shape)} has"
-                f" {n_outputs} outputs a row"
-                if int(np.prod(shape)) != n_outputs
-                else f"output_shape {shape} is not that of Y, {tuple(Y.shape[1:])}"
-            )
-    never = Y.reshape(len(Y), -1).isnan().all(0).nonzero().flatten().tolist()
-    if never:
-        raise ValueError(
-            f"every output needs an observation, but {len(never)} of {n_outputs} have none (the first: output"
-            f" {never[0]}): leave them out"
-        )
-    return shape

@@ -8,13 +8,11 @@ from typing import Any
 from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
-from pyro_gprn.collapsed import CollapsedFit, fit_collapsed
-from pyro_gprn.collapsed.guide import CollapsedGuide
-from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.factorised.kronecker import KroneckerGuide
-from pyro_gprn.factorised.model import GPRN
-from pyro_gprn.factorised.training import KroneckerFit, fit_kronecker
+from pyro_gprn.collapsed import CollapsedGPRN, CollapsedGuide, fit_collapsed
+from pyro_gprn.factorised import GPRN, KroneckerGuide, fit_kronecker
 from pyro_gprn.network.base import Network
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.training.fit import Fit
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Inference:
     fit: Any  #: its training
     steps: int  #: that it takes by default
     learning_rate: float  #: likewise
-    weighs_outputs: bool  #: whether it knows ``effective_outputs``
+    has_effective_outputs: bool  #: True if the model knows ``effective_outputs``
 
     def make_model(
         self,
@@ -38,17 +36,22 @@ class Inference:
         effective_outputs: Any,
     ) -> Network:
         """An untrained model of standardised inputs."""
-        extra = {"effective_outputs": effective_outputs} if self.weighs_outputs else {}
+        extra = {"effective_outputs": effective_outputs} if self.has_effective_outputs else {}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
-    def train(self, model: Network, Y: Tensor, steps: int | None, learning_rate: float | None, **settings: Any) -> Fit:
+    def train(
+        self,
+        model: Network,
+        known: OutputStatistics,
+        steps: int | None = None,
+        learning_rate: float | None = None,
+        **settings: Any,
+    ) -> Fit:
         """Trains it on standardised outputs."""
         steps = self.steps if steps is None else steps
         learning_rate = self.learning_rate if learning_rate is None else learning_rate
-        return self.fit(model, Y, steps=steps, learning_rate=learning_rate, **settings)
+        return self.fit(model, known, steps=steps, learning_rate=learning_rate, **settings)
 
-
-Fit = CollapsedFit | KroneckerFit
 
 INFERENCES = {
     "collapsed": Inference(CollapsedGPRN, CollapsedGuide, fit_collapsed, 400, 0.08, True),

@@ -14,16 +14,22 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_gprn.estimator.checks import check_data, check_settings
-from pyro_gprn.estimator.containers import Template, read_inputs, read_outputs
+from pyro_gprn.estimator.checks import check_settings
+from pyro_gprn.estimator.data import TrainingData
+from pyro_gprn.estimator.file import read_fit, write_fit
+from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import Inference, find_inference
 from pyro_gprn.estimator.prediction import Predictions
-from pyro_gprn.estimator.scaling import Scaling, Standardize
-from pyro_gprn.estimator.storage import read_regressor, write_regressor
+from pyro_gprn.estimator.scaling import Standardize
+from pyro_gprn.network.base import Network
 from pyro_gprn.prediction import posterior_predictive
-from pyro_gprn.pyro_state import own_randomness
+from pyro_gprn.pyro_state import new_generator, new_seed
+from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
-from pyro_gprn.training.selection import N_SCORED, choose_latents
+from pyro_gprn.training.selection import LatentChoice, choose_latents
+
+#: The held-out density that chooses K is averaged over at most this many outputs.
+N_SCORED = 500
 
 
 class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -46,13 +52,17 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     :param kernel_f: kernel of the latent functions: words such as ``"matern52"`` or ``"rbf + periodic[0]"`` (one
         length-scale for each input column), or a Pyro kernel. By default ``"rbf"``.
     :param kernel_w: kernel of the weights, likewise.
-    :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction: all
-        outputs by one number if they are a field (``"field"``: several modes, or more than a hundred), otherwise each
-        by its own (``"outputs"``, for mixed units). False leaves all as it is.
+    :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
+        are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
+        columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas frame; if they
+        are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest more than a
+        thousand times the median, or neighbours that differ threefold on average. Otherwise, and always with several
+        modes, they are a field. ``"field"`` or ``"outputs"`` decides it; False leaves inputs and outputs as they are.
     :param steps: at most this many training steps; by default 400, or 1000 for ``"kronecker"``.
     :param learning_rate: of Adam; by default 0.08, or 0.03 for ``"kronecker"``.
     :param restarts: random starts; the best bound is kept, all are in ``restart_elbos_``.
-    :param seed: of all draws, in training and in prediction; None takes one from torch.
+    :param seed: of all draws, in training and in prediction: the same seed gives the same results, :meth:`sample`
+        included. None takes one from torch; then :meth:`sample` gives other draws at every call.
     :param warm_start: whether fitting again, with the same inputs, goes on from where the last fit ended.
     :param checkpoint: a file to which training is written as it goes, and from which fitting again resumes.
     :param device: of torch, such as ``"cuda"``; by default the CPU.
@@ -60,6 +70,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
     After fitting:
 
+    - ``fitted_``: the record of the fit, from which all that follows and every prediction comes;
     - ``model_``, ``guide_``: the Pyro model and its posterior, of standardised data;
     - ``elbo_``, ``losses_``, ``restart_elbos_``: the bound, the negative bound at each step, the bound of each restart;
     - ``n_latents_``, ``effective_outputs_``, ``output_shape_``: what was chosen or read off the data;
@@ -114,74 +125,70 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         """Fits the network. Ctrl-C ends it early, with a warning, at the best that was reached.
 
         :param X: inputs, ``(N, P)``.
-        :param Y: outputs, ``(N,)`` or ``(N, d_1, …, d_M)``, or flat with ``output_shape`` given; NaN where missing.
+        :param Y: outputs, ``(N,)`` or ``(N, d_1, …, d_M)``, or flat with ``output_shape`` given; NaN where missing. It
+            is referred to, never copied: predictions read it again, so leave it as it is while they are wanted.
         :param callback: called after each step with its number and the (noisy) bound.
         """
         inference = find_inference(self.inference)
         check_settings(self)
-        inputs, outputs = read_inputs(X), read_outputs(Y)
-        output_shape = check_data(inputs, outputs, self.output_shape)
-        template = Template.of(Y, outputs)
-        device = torch.device("cpu" if self.device is None else self.device)
-        raw = torch.from_numpy(inputs).to(device)
-        flat = outputs.reshape(len(outputs), -1).to(device)
-        scaling = Scaling.of(raw, flat, self.standardize, len(output_shape))
-        scaled_X, scaled_Y = scaling.inputs(raw), scaling.outputs(flat)
-        seed = int(torch.randint(2**31, ())) if self.seed is None else self.seed
-        trained = self._train(inference, scaled_X, scaled_Y, output_shape, seed, callback)
-        validate_data(self, X if hasattr(X, "columns") else inputs, skip_check_array=True)  # names of the columns
-        self._scaling, self._template, self._seed = scaling, template, seed
-        self.output_shape_ = output_shape
-        for name, value in trained.items():
-            setattr(self, name, value)
+        with noticed_interrupts():
+            data = TrainingData.read(X, Y, self.output_shape, self.standardize, torch.device(self.device or "cpu"))
+            validate_data(self, X if hasattr(X, "columns") else data.X.cpu().numpy(), skip_check_array=True)
+            seed = new_seed() % 2**31 if self.seed is None else self.seed
+            self._set_fitted(self._train(inference, data, seed, callback))
         return self
 
-    def _train(
-        self,
-        inference: Inference,
-        X: Tensor,
-        Y: Tensor,
-        output_shape: tuple[int, ...],
-        seed: int,
-        callback: Callback | None,
-    ) -> dict[str, Any]:
-        """What a fit sets, from standardised data."""
-        steps, guide = self.steps, None
-        scores: dict[int, float] = {}
-        if self.warm_start and hasattr(self, "guide_"):
-            model, guide, n_latents = *self._copy_of_last(X, inference), self.n_latents_
+    def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
+        guide, choice = None, None
+        if self.warm_start and hasattr(self, "fitted_"):
+            model, guide = self._copy_of_last(data.X, inference)
         else:
-            n_latents = self.n_latents
-            if n_latents == "auto":
-                n_latents, scores, was_interrupted = self._choose_latents(inference, X, Y, seed)
-                steps = 1 if was_interrupted else steps
-            model = self._make_model(inference, X, output_shape, n_latents)
-        settings: dict[str, Any] = {
-            "restarts": self.restarts,
-            "seed": self.seed,  # None too: a checkpoint is then resumed whatever the seed was
-            "progress": self.progress,
-            "callback": callback,
-        }
-        settings |= {"guide": guide, "checkpoint": self.checkpoint}
-        fit = inference.train(model, Y.reshape(-1, *output_shape), steps, self.learning_rate, **settings)
-        return {
-            "model_": model,
-            "guide_": fit.guide,
-            "elbo_": fit.bound,
-            "losses_": fit.losses.numpy(),
-            "restart_elbos_": np.array([run["bound"] for run in fit.restarts]),
-            "_restarts": fit.restarts,
-            "n_latents_": n_latents,
-            "effective_outputs_": getattr(model, "effective_outputs", None),
-            "latent_scores_": scores,
-            "_outputs": Y,
-        }
+            choice = self._choose_latents(inference, data, seed)
+            model = self._make_model(inference, data.X, data.known.source.shape[1:], choice.n_latents)
+        fit = inference.train(
+            model,
+            data.known,
+            self.steps,
+            self.learning_rate,
+            guide=guide,
+            restarts=self.restarts,
+            seed=self.seed,  # None too: a checkpoint is then resumed whatever the seed was
+            progress=self.progress,
+            callback=callback,
+            checkpoint=self.checkpoint,
+        )
+        return FittedNetwork(
+            model=model,
+            guide=fit.guide,
+            known=data.known,
+            outputs=data.outputs,
+            scaling=data.scaling,
+            template=data.template,
+            output_shape=data.output_shape,
+            present=data.present,
+            kernels=copy.deepcopy({"kernel_f": self.kernel_f, "kernel_w": self.kernel_w}),
+            seed=seed,
+            runs=fit.restarts,
+            bound=fit.bound,
+            losses=fit.losses,
+            latent_scores={} if choice is None else choice.scores,
+        )
 
-    def _make_model(self, inference: Inference, X: Tensor, output_shape: tuple[int, ...], n_latents: int) -> Any:
+    def _set_fitted(self, fitted: FittedNetwork) -> None:
+        """Sets what scikit-learn's conventions want to see of a fit."""
+        self.fitted_ = fitted
+        self.model_, self.guide_ = fitted.model, fitted.guide
+        self.elbo_, self.losses_ = fitted.bound, fitted.losses.numpy()
+        self.restart_elbos_ = np.array([run["bound"] for run in fitted.runs])
+        self.n_latents_, self.output_shape_ = fitted.model.n_latents, fitted.output_shape
+        self.effective_outputs_ = getattr(fitted.model, "effective_outputs", None)
+        self.latent_scores_ = fitted.latent_scores
+
+    def _make_model(self, inference: Inference, X: Tensor, output_shape: Sequence[int], n_latents: int) -> Network:
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
-        return inference.make_model(X, output_shape, n_latents, kernel_f, kernel_w, self.effective_outputs)
+        return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, self.effective_outputs)
 
-    def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Any, Any]:
+    def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Model and guide of the last fit, to go on from without touching them."""
         if not isinstance(self.model_, inference.model):
             raise ValueError(
@@ -194,21 +201,22 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             )
         return copy.deepcopy((self.model_, self.guide_))
 
-    def _choose_latents(
-        self, inference: Inference, X: Tensor, Y: Tensor, seed: int
-    ) -> tuple[int, dict[int, float], bool]:
-        generator = torch.Generator().manual_seed(seed)
-        scored = torch.randperm(Y.shape[1], generator=generator)[:N_SCORED].sort().values
+    def _choose_latents(self, inference: Inference, data: TrainingData, seed: int) -> LatentChoice:
+        if self.n_latents != "auto":
+            return LatentChoice(self.n_latents)
+        n_outputs = data.known.source.n_outputs
+        scored = torch.randperm(n_outputs, generator=new_generator(seed))[:N_SCORED].sort().values
+        truth = data.known.source.read(scored)
         steps = (inference.steps if self.steps is None else self.steps) // 2 or 1
 
-        def score(X_in: Tensor, Y_in: Tensor, X_out: Tensor, Y_out: Tensor, n_latents: int) -> Tensor:
-            model = self._make_model(inference, X_in, (Y.shape[1],), n_latents)
-            fit = inference.train(model, Y_in, steps, self.learning_rate, seed=seed, progress=False)
-            with own_randomness(seed):
-                predictive = posterior_predictive(model, fit.guide, X_out, Y_in)
-                return predictive.log_density(Y_out[:, scored], scored.tolist())
+        def score(kept: Tensor, held_out: Tensor, n_latents: int) -> Tensor:
+            known = data.known.at_rows(kept)
+            model = self._make_model(inference, data.X[kept], (n_outputs,), n_latents)
+            fit = inference.train(model, known, steps, self.learning_rate, seed=seed, progress=False)
+            predictive = posterior_predictive(model, fit.guide, data.X[held_out], known, generator=new_generator(seed))
+            return predictive.log_density(truth[held_out], scored.tolist()).nanmean(1)
 
-        return choose_latents(X, Y, score, seed=seed, progress=self.progress)
+        return choose_latents(len(data.X), score, seed=seed, progress=self.progress)
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.
@@ -218,7 +226,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             has to be given the same ``Y`` again, which is checked.
         """
         check_is_fitted(self)
-        write_regressor(path, self, with_data)
+        names = list(getattr(self, "feature_names_in_", []))
+        write_fit(path, self.fitted_, self.get_params(deep=False), names, with_data=with_data)
 
     @classmethod
     def load(
@@ -228,6 +237,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         Y: Any = None,
         kernel_f: Kernel | None = None,
         kernel_w: Kernel | None = None,
+        device: str | torch.device | None = None,
     ) -> GPRNRegressor:
         """A fitted estimator from a file, whose predictions are those of the one that was saved, to the bit.
 
@@ -235,5 +245,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         :param Y: the training outputs, if the file was saved without.
         :param kernel_f: a kernel of the class that was fitted, if that was none that a file can describe.
         :param kernel_w: likewise.
+        :param device: where to put it; by default the one that it was fitted on, or the CPU where there is none such.
         """
-        return read_regressor(cls, path, Y, {"kernel_f": kernel_f, "kernel_w": kernel_w})
+        fitted, settings, names = read_fit(path, Y, {"kernel_f": kernel_f, "kernel_w": kernel_w}, device)
+        regressor = cls(**settings)
+        regressor.n_features_in_ = fitted.model.X.shape[1]
+        if names:
+            regressor.feature_names_in_ = np.array(names, dtype=object)
+        regressor._set_fitted(fitted)
+        return regressor

@@ -18,10 +18,8 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-import pyro_gprn.algebra.kl  # noqa: F401  (registers the KLs)
 from pyro_gprn.factorised.likelihood import NetworkNormal
-from pyro_gprn.factorised.moments import output_moments, row_second_moment
-from pyro_gprn.pyro_state import Undrawn
+from pyro_gprn.factorised.posterior import Undrawn, output_moments, row_second_moment
 
 #: Sites whose terms are in closed form: never drawn.
 CLOSED_FORM_SITES = ("f", "w", "y")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn import Parameter
 
-from pyro_gprn.algebra.tensor_normal import MatrixNormal, ProjectedTensorNormal, TensorNormal
+from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.model import GPRN
-from pyro_gprn.factorised.moments import row_second_moment
+from pyro_gprn.factorised.posterior import row_second_moment
+from pyro_gprn.factorised.projected import ProjectedTensorNormal
 from pyro_gprn.network.checks import check_outputs
-from pyro_gprn.network.start import whitened_start
+from pyro_gprn.network.whitening import whitened_start
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
-from pyro_gprn.pyro_state import AtCentre, isolated
 
 
 class KroneckerGuide(PyroModule):
@@ -40,6 +39,7 @@ class KroneckerGuide(PyroModule):
         log-determinants, so that the best full ones are isotropic: the default loses nothing.
         (An isotropic factor's one scale is Γ_1's.)
     :param init_scale: standard deviation, in whitened units, that all of q starts with.
+    :param generator: of random numbers for the start; None is torch's global state.
 
     With ``mean="projected"`` the guide is called with the data, as :class:`~pyro.infer.SVI` does; a later call
     without uses the same data again.
@@ -65,6 +65,7 @@ class KroneckerGuide(PyroModule):
         *,
         output_factors: Literal["full", "diagonal", "isotropic"] = "isotropic",
         init_scale: float = 0.1,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if mean not in ("projected", "full"):
@@ -77,18 +78,18 @@ class KroneckerGuide(PyroModule):
         self.mean = mean
         self.output_factors = output_factors
         self._statistics = StatisticsMemory()
-        self._set_up_functions(init_scale)
+        self._set_up_functions(init_scale, generator)
         self._set_up_weights(init_scale)
 
     @property
     def model(self) -> GPRN:
         return self._model[0]
 
-    def _set_up_functions(self, scale: float) -> None:
+    def _set_up_functions(self, scale: float, generator: torch.Generator | None) -> None:
         N, K = self.model.n_rows, self.model.n_latents
-        with torch.no_grad(), isolated():
-            Lf = self.model.guided(self.model.functions_factor)
-        self.f_loc = Parameter(whitened_start(Lf, K))
+        with torch.no_grad():
+            Lf = self.model.at_centre(self.model.functions_factor)
+        self.f_loc = Parameter(whitened_start(Lf, K, generator=generator))
         self.f_scale_row = self._triangle(N, scale)
         self.f_scale_col = self._triangle(K, 1.0)
 
@@ -113,7 +114,7 @@ class KroneckerGuide(PyroModule):
             return []
         return [f"w_scale_output_{m + 1}" for m in range(len(self.model.output_shape))]
 
-    def posterior(self, Y: Tensor | None = None) -> tuple[MatrixNormal, TensorNormal]:
+    def posterior(self, Y: Any = None) -> tuple[MatrixNormal, TensorNormal]:
         """``q(F)`` over ``(N, K)`` and ``q(W)`` over ``(N, K, d_1, …, d_M)``."""
         prior_f, prior_w = self.model.guided(self.model.prior)
         Lf, Lw = prior_f.factors[0].dense(), prior_w.factors[0].dense()
@@ -121,20 +122,20 @@ class KroneckerGuide(PyroModule):
         factors = [Lw @ self.w_scale_row, self.w_scale_col, *self._output_scales()]
         if self.mean == "projected":
             known = self.statistics(Y)
-            return q_f, ProjectedTensorNormal(Lw @ self.w_projection, known.outputs, known.gram, factors)
+            return q_f, ProjectedTensorNormal(Lw @ self.w_projection, known.source, known.gram, factors)
         return q_f, TensorNormal(torch.tensordot(Lw, self.w_loc, dims=1), factors)
 
     def _output_scales(self) -> list[Tensor | None]:
         named: list[Tensor | None] = [getattr(self, name) for name in self._output_factor_names()]
         return named or [None] * len(self.model.output_shape)
 
-    def statistics(self, Y: Tensor | None = None) -> OutputStatistics:
-        """Gram statistics of the data, or of the last data for None."""
-        if Y is not None:
+    def statistics(self, Y: Any = None) -> OutputStatistics:
+        """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None."""
+        if isinstance(Y, Tensor):
             Y, _ = check_outputs(Y, None, self.model.n_rows, self.model.output_shape)
         return self._statistics.of(Y)
 
-    def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> None:
+    def forward(self, Y: Any = None, mask: Tensor | None = None) -> None:
         if mask is not None and self.mean == "projected":
             raise ValueError("mean='projected' needs complete outputs; use mean='full' with a mask")
         q_f, q_w = self.posterior(Y)
@@ -142,7 +143,7 @@ class KroneckerGuide(PyroModule):
         pyro.sample("w", q_w)
 
     @torch.no_grad()
-    def update_mean(self, Y: Tensor) -> None:
+    def update_mean(self, Y: Any) -> None:
         """Sets the mean of q(W) to its optimum, all else held: one coordinate-ascent step, exact.
 
         Costs O((NK)³); needs complete outputs and one noise. A few of these between gradient steps take the
@@ -155,11 +156,9 @@ class KroneckerGuide(PyroModule):
         known = self.statistics(Y)
         if not known.is_complete:
             raise ValueError("update_mean needs complete outputs")
-        Y = known.outputs
-        with isolated(), poutine.block(), AtCentre():
-            (q_f, _), (_, prior_w), noise = self.model.guided(
-                lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
-            )
+        (q_f, _), (_, prior_w), noise = self.model.at_centre(
+            lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
+        )
         if noise.dim() > 0:
             raise ValueError("update_mean needs one noise_y for all outputs")
         Lw = prior_w.factors[0].dense()
@@ -170,4 +169,5 @@ class KroneckerGuide(PyroModule):
         if self.mean == "projected":
             self.w_projection.copy_(projection)
         else:
-            self.w_loc.copy_(torch.tensordot(projection, Y.to(projection.dtype), dims=1).transpose(0, 1))
+            mean = torch.tensordot(projection, known.source.read(slice(None)).to(projection.dtype), dims=1)
+            self.w_loc.copy_(mean.transpose(0, 1).reshape(self.w_loc.shape))

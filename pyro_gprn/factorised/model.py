@@ -8,12 +8,14 @@ from typing import Any
 
 import pyro
 import torch
+from pyro.distributions import Normal, TorchDistribution
 from pyro.nn import pyro_method
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.likelihood import NetworkNormal
+from pyro_gprn.factorised.observation import Observation, check_own_forward
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_outputs
 
@@ -38,6 +40,9 @@ class GPRN(Network):
     :param noise_f: ``σ_f``, a standard deviation.
     :param noise_y: ``σ_y``, one number, or one for each output with shape ``output_shape``.
     :param jitter: added to the diagonals of K_f̂ and K_w, relative to them.
+
+    Another likelihood is a subclass with a method :meth:`likelihood` of its own (a Student-t, say); it trains by Pyro's
+    ``TraceMeanField_ELBO``, and predictions follow it.
 
     Calling the model with ``Y``, ``(N, d_1, …, d_M)`` or ``(N, D)``, observes it; without, it draws from the
     prior. ``mask``, of the shape of Y, is True where an output was observed.
@@ -64,6 +69,17 @@ class GPRN(Network):
         prior_w = TensorNormal.centred(event_shape, [Lw] + [None] * (len(event_shape) - 1), like=Lw)
         return prior_f, prior_w
 
+    def likelihood(self, signal: Tensor) -> TorchDistribution:
+        """The distribution of the outputs given the signal ``W f``, ``(…, d_1, …, d_M)``: ``Normal(signal, σ_y²)``."""
+        return Normal(signal, self.noise_y)
+
+    def observation(self) -> Observation:
+        """The likelihood as predictions need it."""
+        is_gaussian = type(self).likelihood is GPRN.likelihood
+        if type(self).forward is not GPRN.forward:
+            check_own_forward(self)
+        return Observation(self.likelihood, self.output_shape, is_gaussian)
+
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:
             Y, mask = check_outputs(Y, mask, self.n_rows, self.output_shape)
@@ -73,6 +89,8 @@ class GPRN(Network):
         w = pyro.sample("w", prior_w)
         n_plates = len(self._plates)
         likelihood = NetworkNormal(_clear(f, 2, n_plates), _clear(w, 1 + n_plates, n_plates), self.noise_y)
+        if type(self).likelihood is not GPRN.likelihood:
+            likelihood = self.likelihood(likelihood.mean)
         if Y is not None and mask is not None:
             likelihood, Y = likelihood.mask(mask), torch.where(mask, Y, 0.0)
         with ExitStack() as plates:

@@ -1,57 +1,76 @@
-"""Predictions from the paper's posterior.
+"""Predictions from a posterior q(F) q(W).
 
-At new inputs X*, with ``A = k*ᵀK⁻¹`` (one for w, one for f), the posteriors of weights and functions are::
-
-    E[W*] = A_w 𝒰      Cov = (κ_w(X*,X*) − A_w k_w*) ⊗ I         + (A_w Γ_1 A_wᵀ) ⊗ Γ_2 ⊗ … ⊗ Γ_{M+2}
-    E[f*] = A_f M      Cov = (κ_f(X*,X*) + σ_f² I − A_f k_f*) ⊗ I + (A_f Σ A_fᵀ) ⊗ Ω
-
-The prior's residual spreads over the identity, the posterior's part over the posterior's factors. Given f* the
-outputs are Gaussian, since the weights are.
+Weights and functions are independent of each other, so mean and variance are exact; given f* the signal is Gaussian,
+since the weights are. What the posterior is like at new inputs it says itself (posterior.py).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from pyro import poutine
 from torch import Tensor
 
-from pyro_gprn.algebra.factors import Identity
-from pyro_gprn.algebra.linalg import along_mode, covariance_root
-from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
-from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.model import GPRN
+from pyro_gprn.factorised.posterior import (
+    FunctionsAtNewRows,
+    WeightsAtNewRows,
+    functions_at_new_rows,
+    posteriors_of,
+    weights_at_new_rows,
+)
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components, PosteriorPredictive, posterior_predictive
-from pyro_gprn.prediction.conditional import Conditional, draw_rows
-from pyro_gprn.pyro_state import AtCentre, isolated
+from pyro_gprn.prediction.base import Components, MixturePredictive, PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.conditional import Conditional
+from pyro_gprn.pyro_state import isolated, white_noise
+
+#: How many draws of the functions densities are averaged over by default.
+N_DRAWS = 200
+#: How many draws of hyperparameters that have a spread predictions are averaged over.
+N_HYPERPARAMETERS = 32
 
 
-class KroneckerPredictive(PosteriorPredictive):
-    """Predictions from a :class:`~pyro_gprn.KroneckerGuide`: mean and variance are exact.
+class FactorisedPredictive(PosteriorPredictive):
+    """Predictions from a guide with sites "f" and "w": mean and variance are exact.
 
-    Gradients flow to ``X_new`` if it requires them (not through draws). Hyperparameters with priors stand at the centre
-    of their guide.
+    Gradients flow to ``X_new`` if it requires them (not through draws).
 
     :param model: the model.
     :param guide: its posterior, trained.
     :param X_new: ``(N*, P)``.
     :param Y: the data, which a guide with ``mean="projected"`` needs if it has not seen them.
+    :param hyperparameters: values of those that have priors; by default the centre of their posteriors.
+    :param generator: of random numbers; None is torch's global state.
     """
 
-    def __init__(self, model: GPRN, guide: KroneckerGuide, X_new: Tensor, Y: Tensor | None = None) -> None:
-        super().__init__(model, X_new)
-        with self._gradients(), isolated(), poutine.block(), AtCentre():
-            model.guided(lambda: self._condition(model, guide, Y))
+    def __init__(
+        self,
+        model: GPRN,
+        guide: Callable,
+        X_new: Tensor,
+        Y: Any = None,
+        *,
+        hyperparameters: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(model, X_new, generator)
+        self._observe = model.observation()
+        with torch.set_grad_enabled(self.X_new.requires_grad):
+            if hyperparameters is None:
+                model.at_centre(lambda: self._condition(model, guide, Y))
+            else:
+                model.at_values(hyperparameters, lambda: self._condition(model, guide, Y))
 
-    def _condition(self, model: GPRN, guide: KroneckerGuide, Y: Tensor | None) -> None:
-        q_f, q_w = guide.posterior(Y)
+    def _condition(self, model: GPRN, guide: Callable, Y: Any) -> None:
+        q_f, q_w = posteriors_of(guide, *([] if Y is None else [Y]))
         prior_f, prior_w = model.prior()
         Lf, Lw = prior_f.factors[0].dense(), prior_w.factors[0].dense()
-        self._f = _Functions(q_f, Lf, Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f))
-        self._w = _Weights(q_w, Lw, Conditional.of(model.kernel_w, model.X, self.X_new, Lw))
-        self._noise_variance = model.noise_y.square()
+        self._f: FunctionsAtNewRows = functions_at_new_rows(
+            q_f, Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f)
+        )
+        self._w: WeightsAtNewRows = weights_at_new_rows(q_w, Conditional.of(model.kernel_w, model.X, self.X_new, Lw))
+        self._noise_variance = self._observe.variance()
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return torch.einsum("nk,nkd->nd", self._f.mean, self._w.mean(chosen, block))
@@ -63,89 +82,41 @@ class KroneckerPredictive(PosteriorPredictive):
         w = self._w.mean(chosen, block)
         return (w * (covariance @ w)).sum(1) + self._w.variance(squared, chosen, block)
 
-    def _components(self, n_draws: int, joint: bool) -> Components:
-        return _GivenFunctions(self._f.sample(n_draws, joint), self._w)
+    def _noise(self, chosen: OutputSelection) -> Tensor:
+        return chosen.gather(self._noise_variance)
+
+    def _components(self, n_draws: int | None, joint: bool) -> Components:
+        n_draws = N_DRAWS if n_draws is None else n_draws
+        f = self._f.sample(n_draws, joint, self._generator)
+        return _GivenFunctions(f, self._w, self._noise_variance, self._generator)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         return (max(self._f.mean.numel(), self._w.n_rows),) * 2
 
+    def _draw_observation(self, signal: Tensor, components: Components, chosen: OutputSelection, some: slice) -> Tensor:
+        if self._observe.is_gaussian:
+            return super()._draw_observation(signal, components, chosen, some)
+        with isolated(self._generator):  # the likelihood draws by torch's global state
+            return self._observe.sample(signal, chosen.positions(slice(None)))
 
-class _Carried(NamedTuple):
-    """A posterior over the rows of training inputs, carried over to new inputs."""
-
-    interpolate: Tensor  #: A = k*ᵀK⁻¹, (N*, N)
-    residual: Tensor  #: κ(X*,X*) − A k*, (N*, N*)
-    spread: Tensor  #: A Γ Aᵀ with Γ the posterior's row covariance, (N*, N*)
-
-    @classmethod
-    def of(cls, posterior: TensorNormal, L: Tensor, at_new: Conditional) -> _Carried:
-        interpolate = torch.linalg.solve_triangular(L, at_new.whitened.mT, upper=False, left=False)
-        root = interpolate @ posterior.factors[0].dense()
-        return cls(interpolate, at_new.residual, root @ root.mT)
-
-
-class _Functions:
-    """The latent functions at new inputs: their mean ``(N*, K)``, covariances and draws."""
-
-    def __init__(self, q_f: MatrixNormal, L: Tensor, at_new: Conditional) -> None:
-        self._rows = _Carried.of(q_f, L, at_new)
-        self._columns = q_f.factors[1]
-        self.mean = self._rows.interpolate @ q_f.loc
-
-    def covariance(self) -> Tensor:
-        """Of each row on its own, ``(N*, K, K)``."""
-        columns = self._columns.covariance()
-        residual = self._rows.residual.diagonal()[:, None, None] * torch.eye(len(columns)).to(columns)
-        return residual + self._rows.spread.diagonal()[:, None, None] * columns
-
-    def sample(self, n_draws: int, joint: bool) -> Tensor:
-        """Joint over inputs or for each on its own, ``(n_draws, N*, K)``."""
-        n_rows, K = self.mean.shape
-        white = torch.randn(2, n_draws, n_rows if joint else 1, K).to(self.mean)
-        spread = draw_rows(self._rows.spread, white[1]) @ self._columns.dense().mT
-        return self.mean + draw_rows(self._rows.residual, white[0]) + spread
-
-
-class _Weights:
-    """The weights at new inputs, some outputs at a time."""
-
-    def __init__(self, q_w: TensorNormal, L: Tensor, at_new: Conditional) -> None:
-        self._q_w = q_w
-        self._rows = _Carried.of(q_w, L, at_new)
-        self._columns = q_w.factors[1].covariance()
-        self._outputs = q_w.factors[2:]
-        self.n_rows = len(L)
-
-    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        """``(N*, K, b)``."""
-        return self._q_w.combine_rows(self._rows.interpolate, chosen.positions(block))
-
-    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
-        """``tr(Cov(w_nd) ffᵀ)``, ``(…, N*, b)``, for ``ffᵀ`` of shape ``(…, N*, K, K)``."""
-        by_residual = self._rows.residual.diagonal().clamp(min=0.0) * f_squared.diagonal(dim1=-2, dim2=-1).sum(-1)
-        by_spread = self._rows.spread.diagonal() * (f_squared * self._columns).sum((-2, -1))
-        return by_residual.unsqueeze(-1) + by_spread.unsqueeze(-1) * chosen.variances(self._outputs, block)
-
-    def deviation(self, f: Tensor, chosen: OutputSelection) -> Tensor:
-        """Draws of ``Σ_k f_k (W* − E[W*])_k``, ``(s, N*, size)``, given draws ``f``, ``(s, N*, K)``."""
-        # Over inputs its covariance is, for the residual, R_w ∘ ffᵀ, and for the posterior, (A_wΓ_1A_wᵀ) ∘ fΓ_2fᵀ
-        residual = self._rows.residual * (f @ f.mT)
-        spread = self._rows.spread * (f @ self._columns @ f.mT)
-        factors = chosen.factors(self._outputs)
-        white = torch.randn(2, *f.shape[:2], chosen.size, dtype=f.dtype, device=f.device)
-        if all(isinstance(factor, Identity) for factor in factors):
-            return covariance_root(residual + spread) @ white[0]
-        deviation = (covariance_root(spread) @ white[0]).reshape(*f.shape[:2], *(factor.size for factor in factors))
-        for mode, factor in enumerate(factors):
-            deviation = along_mode(factor.multiply, deviation, mode, len(factors))
-        return deviation.flatten(2) + covariance_root(residual) @ white[1]
+    def _log_density_given(self, y: Tensor, components: Components, chosen: OutputSelection, block: slice) -> Tensor:
+        if self._observe.is_gaussian:
+            return super()._log_density_given(y, components, chosen, block)
+        scale = components.variance(chosen, block).clamp(min=0.0).sqrt()
+        signal = components.mean(chosen, block) + scale * white_noise(
+            *scale.shape, like=scale, generator=self._generator
+        )
+        return self._observe.log_prob(signal, y, chosen.positions(block))
 
 
 class _GivenFunctions(Components):
-    """The Gaussians of y* given draws of f*, ``(s, N*, K)``."""
+    """The Gaussians of the signal given draws of f*, ``(s, N*, K)``."""
 
-    def __init__(self, functions: Tensor, weights: _Weights) -> None:
-        self._functions, self._weights = functions, weights
+    def __init__(
+        self, functions: Tensor, weights: WeightsAtNewRows, noise: Tensor, generator: torch.Generator | None
+    ) -> None:
+        self._functions, self._weights, self._noise, self._generator = functions, weights, noise, generator
+        self.n_components = len(functions)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return torch.einsum("snk,nkd->snd", self._functions, self._weights.mean(chosen, block))
@@ -155,7 +126,17 @@ class _GivenFunctions(Components):
         return self._weights.variance(squared, chosen, block)
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
-        return self._weights.deviation(self._functions[components], chosen)
+        return self._weights.deviation(self._functions[components], chosen, self._generator)
+
+    def noise(self, chosen: OutputSelection) -> Tensor:
+        return chosen.gather(self._noise).reshape(1, 1, -1)
 
 
-posterior_predictive.register(GPRN, KroneckerPredictive)
+@posterior_predictive.register
+def _(model: GPRN, posterior: Callable, X_new: Tensor, Y: Any = None, **settings: Any) -> PosteriorPredictive:
+    if not model.has_spread:
+        return FactorisedPredictive(model, posterior, X_new, Y, **settings)
+    generator = settings.get("generator")
+    draws = [model.draw_hyperparameters(generator) for _ in range(N_HYPERPARAMETERS)]
+    parts = [FactorisedPredictive(model, posterior, X_new, Y, hyperparameters=each, **settings) for each in draws]
+    return MixturePredictive(model, parts, generator)

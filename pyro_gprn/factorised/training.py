@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
-import warnings
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro.contrib.gp.kernels import Constant
 from torch import Tensor
+from torch.distributions import kl_divergence
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.starts import fit_independent
-from pyro_gprn.factorised.elbo import ClosedFormELBO
+from pyro_gprn.factorised.elbo import expected_log_likelihood
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import isolated, own_randomness
-from pyro_gprn.training.checkpoint import Checkpoint, digest
-from pyro_gprn.training.loop import Callback, Trainee
-from pyro_gprn.training.ranges import Box
-from pyro_gprn.training.restarts import Restarts
+from pyro_gprn.training.fit import Fit, TrainingSettings, train
+from pyro_gprn.training.loop import Trainee, descend
+from pyro_gprn.training.ranges import Ranges
 
 #: Steps between exact updates of the mean of q(W), where its (NK)³ cost is small.
 MEAN_EVERY = 50
@@ -32,29 +30,15 @@ MEAN_UP_TO = 1500
 START_NOISE = 0.1
 
 
-class KroneckerFit(NamedTuple):
-    """What :func:`fit_kronecker` returns."""
-
-    guide: KroneckerGuide  #: the posterior
-    bound: float  #: evidence lower bound at the end, exact
-    start: float  #: before the first step; never above ``bound``
-    losses: Tensor  #: negative bound at each step, (steps,)
-    restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
-
-
 def fit_kronecker(
     model: GPRN,
-    Y: Tensor,
+    Y: Any,
     *,
+    guide: KroneckerGuide | None = None,
     steps: int = 1000,
     learning_rate: float = 0.03,
-    restarts: int = 1,
-    seed: int | None = None,
-    progress: bool = True,
-    callback: Callback | None = None,
-    guide: KroneckerGuide | None = None,
-    checkpoint: str | Path | None = None,
-) -> KroneckerFit:
+    **settings: Any,
+) -> Fit:
     """Trains a network with the paper's posterior: hyperparameters and :class:`~pyro_gprn.KroneckerGuide`.
 
     From independent GPs with one shared kernel, by Adam on the closed-form bound, with the mean of q(W) set to its
@@ -67,56 +51,58 @@ def fit_kronecker(
     >>> fit.bound >= fit.start
     True
     """
-    if steps < 1 or restarts < 1:
-        raise ValueError(f"steps and restarts must be at least 1; got {steps} and {restarts}")
-    if guide is not None and restarts > 1:
-        raise ValueError(f"from a given guide there is one start, so restarts must be 1; got {restarts}")
-    file = None
-    if checkpoint is not None:
-        start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]
-        settings = {"steps": steps, "learning_rate": learning_rate, "restarts": restarts, "seed": seed}
-        identity = {"data": digest(model.X, Y), "start": digest(*start), "n_latents": model.n_latents, **settings}
-        file = Checkpoint(checkpoint, identity)
-    with isolated(), own_randomness(seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # jitter on the way; the end is checked
-        runs = Restarts(
-            model,
-            prepare=lambda: {"was_interrupted": guide is None and _start_from_independent(model, Y)},
-            make=lambda: KroneckerTrainee(model, Y, learning_rate, guide),
-            file=file,
-        )
-        steps = 0 if runs.prepared["was_interrupted"] else steps
-        trainee, best = runs.train(restarts, steps, progress=progress, callback=callback)
-    return KroneckerFit(trainee.guide, best["bound"], best["start"], best["losses"], runs.finished)
+    how = TrainingSettings(steps, learning_rate, **settings)
+    known = Y if isinstance(Y, OutputStatistics) else OutputStatistics.of(Y)
+
+    def prepare() -> dict[str, Any]:
+        if guide is None:
+            _start_from_independent(model, known)
+        return {}
+
+    def make(generator: torch.Generator) -> KroneckerTrainee:
+        return KroneckerTrainee(model, known, learning_rate, generator, guide)
+
+    fit, _ = train(model, known, how, prepare=prepare, make=make, guide=guide)
+    return fit
 
 
-def _start_from_independent(model: GPRN, Y: Tensor) -> bool:
-    """Stage 1 of the collapsed model, whose kernel of the weights is this model's."""
+def _start_from_independent(model: GPRN, known: OutputStatistics) -> None:
+    """Independent GPs by the collapsed model, whose kernel of the weights is this model's."""
     constant = Constant(model.X.shape[1])
-    independent = CollapsedGPRN(model.X, model.output_shape, 1, kernel_f=constant, kernel_w=model.kernel_w)
-    with isolated():  # its parameters bear the names of this model's
-        _, was_interrupted = fit_independent(independent, independent.statistics(Y))
-        noise = independent.noise_y.detach()
-    model.noise_y = noise.expand(model.noise_y.shape).clamp(min=START_NOISE)
-    return was_interrupted
+    kernel_w = copy.deepcopy(model.kernel_w)
+    independent = CollapsedGPRN(model.X, model.output_shape, 1, kernel_f=constant, kernel_w=kernel_w)
+    fit_independent(independent, known)
+    model.kernel_w.load_state_dict(kernel_w.state_dict())
+    model.noise_y = independent.noise_y.detach().expand(model.noise_y.shape).clamp(min=START_NOISE)
 
 
 class KroneckerTrainee(Trainee):
-    """The paper's model and posterior in training."""
+    """The paper's model and posterior in training.
+
+    :param model: the model.
+    :param known: statistics of the data.
+    :param learning_rate: of Adam.
+    :param generator: of random numbers.
+    :param guide: a posterior to go on from; by default a new one.
+    """
 
     model: GPRN
     guide: KroneckerGuide
 
-    def __init__(self, model: GPRN, Y: Tensor, learning_rate: float, guide: KroneckerGuide | None = None) -> None:
-        mask = ~Y.isnan()
-        self._is_complete = bool(mask.all())
-        self.model = model
-        self._data: tuple[Tensor, ...] = (Y,) if self._is_complete else (torch.where(mask, Y, 0.0), mask)
+    def __init__(
+        self,
+        model: GPRN,
+        known: OutputStatistics,
+        learning_rate: float,
+        generator: torch.Generator,
+        guide: KroneckerGuide | None = None,
+    ) -> None:
+        self.model, self._known, self._generator = model, known, generator
         if guide is None:
-            guide = KroneckerGuide(model, mean="projected" if self._is_complete else "full")
+            guide = KroneckerGuide(model, mean="projected" if known.is_complete else "full", generator=generator)
         self.guide = guide
-        self.box = Box(model, OutputStatistics.of(Y))
-        self._loss = ClosedFormELBO()(model, self.guide)
+        self._Y, self._mask = _values(known, is_projected=guide.mean == "projected")
+        self.ranges = Ranges(model, known)
         self._update_mean()
         parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
@@ -124,22 +110,29 @@ class KroneckerTrainee(Trainee):
     def step(self) -> float:
         self.optimiser.zero_grad()
         try:
-            loss = self._loss(*self._data)
+            loss = -self._bound()
         except NotPositiveDefiniteError:
             return math.nan
-        loss.backward()
-        gradients = [p.grad.flatten() for p in self.optimiser.param_groups[0]["params"] if p.grad is not None]
-        if torch.cat(gradients).isfinite().all():
-            self.optimiser.step()
-            self.box.clamp()
+        if descend(self.optimiser, loss):
+            self.ranges.clamp()
         return loss.item()
 
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            return -self._loss(*self._data).item()
+            return self._bound().item()
         except NotPositiveDefiniteError:
             return -math.inf
+
+    def _bound(self) -> Tensor:
+        """What :class:`~pyro_gprn.ClosedFormELBO` works out by tracing model and guide, without the traces."""
+        (posteriors, priors, noise), log_prior = self.model.with_log_prior(
+            lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), self._generator
+        )
+        bound = expected_log_likelihood(*posteriors, self._Y, noise, self._mask)
+        for q, prior in zip(posteriors, priors, strict=True):
+            bound = bound - kl_divergence(q, prior)
+        return bound + log_prior
 
     def between_steps(self, taken: int, settling: bool) -> None:
         if taken % MEAN_EVERY == 0 and not settling:
@@ -149,5 +142,13 @@ class KroneckerTrainee(Trainee):
         self._update_mean()
 
     def _update_mean(self) -> None:
-        if self._is_complete and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
-            self.guide.update_mean(self._data[0])
+        if self._known.is_complete and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
+            self.guide.update_mean(self._known)
+
+
+def _values(known: OutputStatistics, is_projected: bool) -> tuple[Tensor, Tensor | None]:
+    """The outputs ``(N, d_1, …, d_M)``, and a mask where some are missing. A projected mean looks at no value of Y."""
+    if is_projected:
+        return torch.tensor(math.nan, dtype=torch.float64, device=known.source.device).expand(known.source.shape), None
+    Y = known.source.read(slice(None)).to(torch.float64).reshape(known.source.shape)
+    return (Y, None) if known.is_complete else (torch.where(Y.isnan(), 0.0, Y), ~Y.isnan())

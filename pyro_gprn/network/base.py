@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 from pyro.contrib.gp.kernels import Kernel
-from pyro.contrib.gp.parameterized import Parameterized
-from pyro.nn import PyroParam, pyro_method
+from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
+from pyro_gprn.network.hyperparameters import Hyperparameters
 from pyro_gprn.network.kernels import hold_scale, named_kernel
 
-T = TypeVar("T")
 
-
-class Network(Parameterized):
+class Network(Hyperparameters):
     """Inputs, kernels and noises of a Gaussian process regression network; a ``PyroModule``.
 
-    Every hyperparameter is a ``PyroParam``: replace it by a ``PyroSample`` to give it a prior
-    (``model.kernel_w.lengthscale = PyroSample(LogNormal(0, 1))``). A guide of this package then holds a point
-    estimate of it, or the distribution named by ``model.kernel_w.autoguide("lengthscale", Normal)``, as with
-    the models of ``pyro.contrib.gp``. Everything of size N×N is float64, whatever X and Y are.
+    Everything of size N×N is float64, whatever X and Y are. Hyperparameters may have priors: see
+    :class:`~pyro_gprn.network.hyperparameters.Hyperparameters`.
 
     The parameters are those of :class:`~pyro_gprn.GPRN`.
     """
@@ -51,7 +46,7 @@ class Network(Parameterized):
             raise ValueError("kernel_f and kernel_w must be two kernels; got one object for both")
         kernel_f, kernel_w = ("rbf" if kernel is None else kernel for kernel in (kernel_f, kernel_w))
         if isinstance(kernel_f, str):
-            kernel_f = self._for_functions(named_kernel(kernel_f, X, "kernel_f"))
+            kernel_f = self.as_function_kernel(named_kernel(kernel_f, X, "kernel_f"))
         if isinstance(kernel_w, str):
             kernel_w = named_kernel(kernel_w, X, "kernel_w")
         self.kernel_f = check_kernel(kernel_f, X, "kernel_f")
@@ -61,7 +56,7 @@ class Network(Parameterized):
         self.jitter = jitter
         self.double().to(X.device)
 
-    def _for_functions(self, kernel: Kernel) -> Kernel:
+    def as_function_kernel(self, kernel: Kernel) -> Kernel:
         """A kernel asked for by name, as the latent functions' kernel."""
         return hold_scale(kernel)
 
@@ -80,18 +75,3 @@ class Network(Parameterized):
         Kf = self.kernel_f(self.X)
         Kf = Kf + self.noise_f.square() * torch.eye(self.n_rows, dtype=Kf.dtype, device=Kf.device)
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
-
-    @pyro_method
-    def drawn(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from it."""
-        self._load_pyro_samples()
-        return function()
-
-    def guided(self, function: Callable[[], T]) -> T:
-        """:meth:`drawn` with the guides of the hyperparameters in place of their priors."""
-        mode = self.mode
-        self.set_mode("guide")
-        try:
-            return self.drawn(function)
-        finally:
-            self.set_mode(mode)

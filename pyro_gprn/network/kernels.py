@@ -115,6 +115,20 @@ def hold_scale(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def kernel_words(kernel: Kernel) -> str:
+    """What kind of kernel it is, whatever its values: classes, input columns, what is free, held or has a prior.
+
+    >>> kernel_words(gp.Sum(gp.RBF(2), 1.0))
+    'Sum(RBF[0, 1](lengthscale, variance), 1.0)'
+    """
+    if isinstance(kernel, gp.Combination):
+        both = (kernel_words(part) if isinstance(part, Kernel) else str(part) for part in _both(kernel))
+        return f"{type(kernel).__name__}({', '.join(both)})"
+    free = sorted(name.removesuffix("_unconstrained") for name, _ in kernel.named_parameters())
+    held = sorted(f"{name} held" for name, _ in kernel.named_buffers())
+    return f"{type(kernel).__name__}{list(kernel.active_dims)}({', '.join([*free, *held])})"
+
+
 def describe_kernel(kernel: Kernel, name: str = "kernel") -> dict[str, Any]:
     """A kernel's structure in plain words, for a file; its values are those of its ``state_dict``.
 

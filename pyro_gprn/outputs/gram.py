@@ -1,11 +1,10 @@
 """What the bounds need of the outputs: Gram matrices, from one pass over Y.
 
-Outputs that miss the same rows share one Gram matrix. A complete Y is the case of one pattern.
+Outputs that miss the same rows share one Gram matrix. A complete Y is the case of one pattern of holes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,23 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: A pass over a tensor takes about this many bytes of it (in float64) at a time: what a cache holds.
-CHUNK_BYTES = 2**22
-#: And a pass over an array that may have to be read from elsewhere.
-READ_BYTES = 2**26
+from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
 
 
 @dataclass(frozen=True)
 class OutputStatistics:
     """Outputs and their Gram matrices, by pattern of holes.
 
-    :param outputs: ``Y`` itself, ``(N, d_1, …, d_M)``, NaN where an output is missing: referred to, never copied.
+    :param source: of the outputs ``Y``, ``(N, d_1, …, d_M)``, NaN where one is missing.
     :param grams: ``Y_g Y_gᵀ`` over the outputs of each of ``g`` patterns, in float64, ``(g, N, N)``; zero in rows
         that the pattern misses.
     :param observed: which rows each pattern has, ``(g, N)``, boolean.
     :param counts: how many outputs have each pattern, ``(g,)``, in float64.
     :param pattern_of: the pattern of each output, ``(D,)``; None when there is only one.
-    :param version: torch's count of in-place changes of ``Y`` when these were made.
 
     >>> OutputStatistics.of(torch.ones(2, 10, 10)).gram
     tensor([[100., 100.],
@@ -41,32 +36,33 @@ class OutputStatistics:
     ([[False, True], [True, True]], [1.0, 2.0], [1, 1, 0])
     """
 
-    outputs: Tensor
+    source: OutputSource
     grams: Tensor
     observed: Tensor
     counts: Tensor
     pattern_of: Tensor | None
-    version: int
 
     @classmethod
-    def of(cls, outputs: Tensor) -> OutputStatistics:
-        """One pass over ``outputs``; two more where some are missing."""
-        n_rows, device = outputs.shape[0], outputs.device
-        gram = gram_matrix(outputs)
-        if torch.isfinite(gram.diagonal()).all():
-            everything = torch.ones(1, n_rows, dtype=torch.bool, device=device)
-            counts = torch.full((1,), float(outputs[0].numel()), dtype=torch.float64, device=device)
-            return cls(outputs, gram.unsqueeze(0), everything, counts, None, outputs._version)
-        observed, pattern_of = _patterns(outputs)
-        counts = torch.bincount(pattern_of, minlength=len(observed)).double()
-        grams = torch.stack([gram_matrix(outputs, pattern_of == g) for g in range(len(observed))])
-        if not torch.isfinite(grams).all():
-            raise ValueError("Y holds inf; a missing output is NaN, and all others must be finite")
-        return cls(outputs, grams, observed, counts, pattern_of, outputs._version)
+    def of(cls, outputs: Any) -> OutputStatistics:
+        """One pass over ``outputs``: an array or an :class:`~pyro_gprn.outputs.source.OutputSource`.
+
+        :raises ValueError: if an output has no observation at all, or Y holds inf.
+        """
+        source = as_source(outputs)
+        sums = GramSums(source.n_rows, source.device)
+        for _, chunk in source.chunks():
+            sums.add(chunk.to(torch.float64))
+        known = sums.statistics(source)
+        never = known.never_observed()
+        if len(never):
+            raise ValueError(
+                f"{len(never)} outputs have no observation at all (the first: output {never[0].item()}); leave them out"
+            )
+        return known
 
     @cached_property
     def is_complete(self) -> bool:
-        """Whether no output is missing anywhere."""
+        """True if no output is missing anywhere."""
         return bool(self.observed.all())
 
     @cached_property
@@ -90,21 +86,44 @@ class OutputStatistics:
         """How many numbers of Y were observed."""
         return self.numbers.sum().item()
 
+    def never_observed(self) -> Tensor:
+        """Positions of the outputs that are missing in every row."""
+        if self.pattern_of is None:
+            return torch.arange(self.source.n_outputs if not self.observed.any() else 0)
+        return (~self.observed.any(1))[self.pattern_of].nonzero().flatten()
+
     def patterns_at(self, positions: slice | Tensor) -> Tensor:
         """The pattern of each output at some positions among the flattened ones, ``(b,)``."""
         if self.pattern_of is not None:
             return self.pattern_of[positions]
-        chosen = self.outputs[:1].flatten()[positions]  # only to count them
-        return torch.zeros(len(chosen), dtype=torch.long, device=chosen.device)
+        n = len(range(self.source.n_outputs)[positions]) if isinstance(positions, slice) else len(positions)
+        return torch.zeros(n, dtype=torch.long, device=self.source.device)
 
-    def describe(self, outputs: Tensor) -> bool:
-        """Whether these are the statistics of exactly this tensor (or a view of all of it), unchanged."""
-        return (
-            outputs.data_ptr() == self.outputs.data_ptr()
-            and outputs.shape == self.outputs.shape
-            and outputs.stride() == self.outputs.stride()
-            and outputs._version == self.version
-        )
+    def values_at(self, positions: slice | Tensor) -> Tensor:
+        """The outputs at some positions among the flattened ones, ``(N, b)`` in float64, zero where one is missing."""
+        values = self.source.read(positions).to(torch.float64)
+        return values if self.is_complete else values.nan_to_num(nan=0.0)
+
+    def at_rows(self, rows: Tensor) -> OutputStatistics:
+        """The statistics of some rows: no pass over Y.
+
+        :param rows: their numbers, ``(n,)``.
+        """
+        grams, observed = self.grams[:, rows][:, :, rows], self.observed[:, rows]
+        return OutputStatistics(RowsOfOutputs(self.source, rows), grams, observed, self.counts, self.pattern_of)
+
+    def without_empty(self, source: OutputSource) -> OutputStatistics:
+        """The statistics without the outputs that are missing in every row, where ``source`` reads the others."""
+        seen = self.observed.any(1)
+        pattern_of = None
+        if self.pattern_of is not None and seen.sum() > 1:
+            kept = self.pattern_of[seen[self.pattern_of]]
+            pattern_of = (seen.cumsum(0) - 1)[kept]
+        return OutputStatistics(source, self.grams[seen], self.observed[seen], self.counts[seen], pattern_of)
+
+    def rescaled(self, scale: Tensor, source: OutputSource) -> OutputStatistics:
+        """The statistics of these outputs divided by one number, which ``source`` reads."""
+        return OutputStatistics(source, self.grams / scale.square(), self.observed, self.counts, self.pattern_of)
 
 
 class StatisticsMemory:
@@ -113,22 +132,94 @@ class StatisticsMemory:
     def __init__(self) -> None:
         self._last: OutputStatistics | None = None
 
-    def of(self, outputs: Tensor | None) -> OutputStatistics:
-        """Statistics of ``outputs``, or of the last ones for None."""
-        if outputs is not None and (self._last is None or not self._last.describe(outputs)):
+    def __deepcopy__(self, memo: dict) -> StatisticsMemory:
+        """A copy of a model or a guide remembers the same statistics: Y is never copied."""
+        copied = StatisticsMemory()
+        copied._last = self._last
+        return copied
+
+    def of(self, outputs: Any) -> OutputStatistics:
+        """Statistics of ``outputs`` (an array, a source, or statistics that are known already), or of the last ones
+        for None."""
+        if isinstance(outputs, OutputStatistics):
+            self._last = outputs
+        elif outputs is not None and (self._last is None or not self._last.source.is_of(outputs)):
             self._last = OutputStatistics.of(outputs)
         if self._last is None:
             raise ValueError("this needs the data: call it with Y first")
         return self._last
 
 
-def gram_matrix(outputs: Any, columns: Tensor | None = None, *, chunk_bytes: int | None = None) -> Tensor:
+class GramSums:
+    """Gram matrices by pattern of holes, summed over blocks of outputs in float64.
+
+    :param n_rows: ``N``.
+    :param device: of the blocks.
+    """
+
+    def __init__(self, n_rows: int, device: torch.device) -> None:
+        self._n_rows, self._device = n_rows, device
+        self._numbers: dict[bytes, int] = {}  # of the patterns, by their observed rows packed into bits
+        self._grams: list[Tensor] = []
+        self._counts: list[int] = []
+        self._pattern_of: list[np.ndarray | tuple[int, int]] = []  # of each block; (pattern, how often) if all the same
+        self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
+
+    def add(self, values: Tensor) -> None:
+        """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
+        if not values.sum().isnan():
+            self._add_all(values)
+            return
+        observed = ~values.isnan()  # (N, b)
+        packed = np.packbits(np.ascontiguousarray(observed.mT.cpu().numpy()), axis=1)
+        keys, local = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
+        values, numbers = values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), []
+        for place, key in enumerate(keys):
+            numbers.append(self._number(key.tobytes()))
+            self._add_to(numbers[-1], values[:, torch.from_numpy(local == place).to(values.device)])
+        self._pattern_of.append(np.array(numbers)[local])
+
+    def _add_all(self, values: Tensor) -> None:
+        number = self._number(self._everything)
+        self._add_to(number, values)
+        self._pattern_of.append((number, values.shape[1]))
+
+    def _add_to(self, number: int, values: Tensor) -> None:
+        self._grams[number] += values @ values.mT
+        self._counts[number] += values.shape[1]
+
+    def _number(self, key: bytes) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            self._grams.append(torch.zeros(self._n_rows, self._n_rows, dtype=torch.float64, device=self._device))
+            self._counts.append(0)
+        return self._numbers[key]
+
+    def statistics(self, source: OutputSource) -> OutputStatistics:
+        """All that was added, as statistics of ``source``."""
+        keys = sorted(self._numbers)
+        order = [self._numbers[key] for key in keys]
+        grams = torch.stack([self._grams[number] for number in order])
+        if not torch.isfinite(grams).all():
+            raise ValueError(
+                "Y holds inf, or numbers too large to square; a missing output is NaN, and all others must be finite"
+            )
+        bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
+        observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
+        counts = torch.tensor([self._counts[number] for number in order], dtype=torch.float64, device=self._device)
+        return OutputStatistics(source, grams, observed, counts, self._patterns(order) if len(order) > 1 else None)
+
+    def _patterns(self, order: list[int]) -> Tensor:
+        rank = np.argsort(order)
+        blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
+        return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
+
+
+def gram_matrix(outputs: Any, *, chunk_bytes: int | None = None) -> Tensor:
     """``Y Yᵀ`` over outputs, in chunks of columns, summed in float64.
 
     :param outputs: ``Y``, ``(N, d_1, …, d_M)``: a torch tensor, or anything that slices into NumPy arrays
         (NumPy, a memory map, dask, zarr).
-    :param columns: which outputs to sum over, a boolean for each of the flattened ones, with NaN among them taken
-        for zero; None is all, as they are.
     :param chunk_bytes: how much of Y is held in float64 at a time; None chooses.
     :returns: ``(N, N)`` in float64.
 
@@ -136,42 +227,9 @@ def gram_matrix(outputs: Any, columns: Tensor | None = None, *, chunk_bytes: int
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    n_rows = outputs.shape[0]
-    gram = torch.zeros(n_rows, n_rows, dtype=torch.float64, device=getattr(outputs, "device", None))
-    for start, chunk in _chunks(outputs, chunk_bytes):
-        if columns is not None:
-            chunk = chunk[:, columns[start : start + chunk.shape[1]]].nan_to_num(
-                nan=0.0, posinf=torch.inf, neginf=-torch.inf
-            )
+    source = as_source(outputs)
+    gram = torch.zeros(source.n_rows, source.n_rows, dtype=torch.float64, device=source.device)
+    for _, chunk in source.chunks(chunk_bytes):
         chunk = chunk.to(torch.float64)
         gram += chunk @ chunk.mT
     return gram
-
-
-def _chunks(outputs: Any, chunk_bytes: int | None = None) -> Iterator[tuple[int, Tensor]]:
-    """Blocks of the flattened outputs ``(N, b)`` with the position of their first, as tensors."""
-    n_rows = outputs.shape[0]
-    flat = outputs.reshape(n_rows, -1)
-    if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES if isinstance(outputs, Tensor) else READ_BYTES
-    width = max(1, chunk_bytes // (8 * n_rows))
-    for start in range(0, flat.shape[1], width):
-        block = flat[:, start : start + width]
-        if not isinstance(block, Tensor):  # torch warns of memory that it may not write to; such a block is copied
-            block = torch.from_numpy(np.require(block, requirements="W"))
-        yield start, block
-
-
-def _patterns(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The patterns of observed rows, ``(g, N)``, and which of them each output has, ``(D,)``."""
-    observed = torch.cat([~chunk.isnan() for _, chunk in _chunks(outputs)], dim=1).mT.contiguous()  # (D, N)
-    packed = np.packbits(observed.cpu().numpy(), axis=1)  # a pattern as a few bytes, which sort fast
-    as_bytes = packed.view(np.dtype((np.void, packed.shape[1])))
-    _, first, inverse = np.unique(as_bytes.ravel(), return_index=True, return_inverse=True)
-    patterns, pattern_of = observed[first], torch.from_numpy(inverse).to(observed.device)
-    empty = (~patterns.any(1))[pattern_of].nonzero().flatten().tolist()
-    if empty:
-        raise ValueError(
-            f"{len(empty)} outputs have no observation at all (the first: output {empty[0]}); leave them out"
-        )
-    return patterns, pattern_of

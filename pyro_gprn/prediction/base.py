@@ -1,10 +1,10 @@
-"""What predictions of every posterior share: choosing outputs, going block by block, mixing components."""
+"""What predictions of every posterior share: selecting outputs, going block by block, mixing components."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -15,17 +15,44 @@ from torch.distributions import Normal
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.pyro_state import white_noise
 
 #: How many numbers an intermediate array of one block of outputs may hold.
 BLOCK_NUMBERS = 2**21
 
 
-class Components(ABC):
-    """``s`` Gaussians over the new outputs: what they are given one draw each of the latent functions."""
+@singledispatch
+def posterior_predictive(
+    model: Network, posterior: Callable | Mapping[str, Tensor], X_new: Tensor, Y: Any = None, **settings: Any
+) -> PosteriorPredictive:
+    """Outputs at new inputs, given the data: an object with mean, variance, joint draws and log density.
 
-    def noise(self, shared: Tensor) -> Tensor:
-        """Observation noise, ``(b,)`` or ``(s, 1, 1)``, where ``shared`` is that of the prediction as a whole."""
-        return shared
+    A new model registers its own: ``posterior_predictive.register(MyModel, MyPredictive)``.
+
+    :param model: a :class:`~pyro_gprn.GPRN` or :class:`~pyro_gprn.CollapsedGPRN`.
+    :param posterior: its guide, trained; for a collapsed model also draws of its sites, as from MCMC.
+    :param X_new: ``(N*, P)``.
+    :param Y: the data, if model and guide have not seen them.
+    :param settings: ``generator`` of random numbers (None is torch's global state); ``n_draws``, how many components
+        the mixture of a collapsed model has.
+
+    >>> import torch
+    >>> from pyro_gprn import GPRN, KroneckerGuide
+    >>> X = torch.linspace(0, 1, 8)[:, None]
+    >>> model = GPRN(X, output_shape=(20, 30), n_latents=2)
+    >>> predictive = posterior_predictive(model, KroneckerGuide(model), X[:5] + 0.05, Y=torch.ones(8, 20, 30))
+    >>> predictive.mean().shape, predictive.variance(outputs=(3, slice(0, 10))).shape
+    (torch.Size([5, 20, 30]), torch.Size([5, 10]))
+    >>> predictive.sample(7, outputs=(3, [4, 5])).shape
+    torch.Size([7, 5, 2])
+    """
+    raise TypeError(f"predictions need a GPRN or a CollapsedGPRN; got {type(model).__name__}")
+
+
+class Components(ABC):
+    """A mixture of s Gaussians over the signal at new inputs; component i is that given draw i of the functions."""
+
+    n_components: int
 
     @abstractmethod
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
@@ -39,13 +66,18 @@ class Components(ABC):
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         """A draw around the mean from each of some components, joint over inputs and outputs, ``(c, N*, size)``."""
 
+    @abstractmethod
+    def noise(self, chosen: OutputSelection) -> Tensor:
+        """Variance of the observation noise, ``(s or 1, 1, size or 1)``."""
+
 
 class PosteriorPredictive(ABC):
     """Outputs at new inputs, given the data: mean, variance, joint draws and log density.
 
     Made by :func:`~pyro_gprn.posterior_predictive`. Work goes block by block over the outputs: no array but a result
-    has both N* and D in it. Each method takes ``outputs``, a choice among them, and computes no others: for one output
-    mode an int, a slice or a sequence of ints; for several a tuple with one of these for each mode.
+    has both N* and D in it. Each method takes ``outputs``, a selection among them, and computes no others: for one
+    output mode an int, a slice or a sequence of ints; for several a tuple with one of these for each mode, or an int, a
+    slice or a sequence of ints that count the flattened outputs.
 
     >>> from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(20, 30), n_latents=2)
@@ -54,10 +86,10 @@ class PosteriorPredictive(ABC):
     (torch.Size([5, 20, 30]), torch.Size([5, 30]))
     """
 
-    def __init__(self, model: Network, X_new: Tensor) -> None:
+    def __init__(self, model: Network, X_new: Tensor, generator: torch.Generator | None = None) -> None:
         self.X_new = check_inputs(X_new, n_columns=model.X.shape[1], name="X_new").to(model.X.device)
         self.output_shape = model.output_shape
-        self._noise_variance: Tensor  # σ_y², () or (d_1, …, d_M)
+        self._generator = generator
 
     @abstractmethod
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
@@ -68,37 +100,58 @@ class PosteriorPredictive(ABC):
         """``Var[y*]`` without observation noise, ``(N*, b)``."""
 
     @abstractmethod
-    def _components(self, n_draws: int, joint: bool) -> Components:
-        """A mixture that stands for the distribution of y* without noise: jointly, or of each new input on its own."""
+    def _noise(self, chosen: OutputSelection) -> Tensor:
+        """Variance of the observation noise, ``()`` or ``(size,)``."""
+
+    @abstractmethod
+    def _components(self, n_draws: int | None, joint: bool) -> Components:
+        """A mixture that stands for the distribution of the signal: jointly, or at each new input on its own.
+
+        :param n_draws: how many components; None for as many as suit.
+        """
 
     @abstractmethod
     def _numbers_per_output(self) -> tuple[int, int]:
         """How many numbers :meth:`_mean` and :meth:`_variance` hold for each output of a block."""
 
-    def mean(self, outputs: Outputs = None) -> Tensor:
-        """``E[y*]``, ``(N*, …)``."""
-        chosen = OutputSelection(outputs, self.output_shape)
-        with self._gradients():
-            result = self._empty(chosen)
-            for block in self._blocks(chosen, self._numbers_per_output()[0]):
-                result[:, block] = self._mean(chosen, block)
-            return chosen.reshape(result)
+    def mean(self, outputs: Outputs = None, *, out: Tensor | None = None) -> Tensor:
+        """``E[y*]``, ``(N*, …)``.
 
-    def variance(self, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
-        """``Var[y*]``, ``(N*, …)``. Without the observation noise if ``noise`` is False."""
+        :param out: flat, ``(N*, size)``, of any floating type, to write to in place of a new float64 tensor.
+        """
+        return self._fill(outputs, self._mean, self._numbers_per_output()[0], out)
+
+    def variance(self, outputs: Outputs = None, *, noise: bool = True, out: Tensor | None = None) -> Tensor:
+        """``Var[y*]``, ``(N*, …)``; without observation noise if ``noise`` is False. ``out`` as for :meth:`mean`."""
+        if not noise:
+            return self._fill(outputs, self._variance, self._numbers_per_output()[1], out)
+
+        def with_noise(chosen: OutputSelection, block: slice) -> Tensor:
+            noise_variance = self._noise(chosen)
+            return self._variance(chosen, block) + (noise_variance[block] if noise_variance.dim() else noise_variance)
+
+        return self._fill(outputs, with_noise, self._numbers_per_output()[1], out)
+
+    def _fill(
+        self,
+        outputs: Outputs,
+        compute: Callable[[OutputSelection, slice], Tensor],
+        numbers_per_output: int,
+        out: Tensor | None,
+    ) -> Tensor:
         chosen = OutputSelection(outputs, self.output_shape)
-        with self._gradients():
-            result = self._empty(chosen)
-            for block in self._blocks(chosen, self._numbers_per_output()[1]):
-                result[:, block] = self._variance(chosen, block)
-            return chosen.reshape(result + self._noise(chosen) if noise else result)
+        with torch.set_grad_enabled(self.X_new.requires_grad):
+            result = self.X_new.new_empty(len(self.X_new), chosen.size) if out is None else out
+            for block in self._blocks(chosen, numbers_per_output):
+                result[:, block] = compute(chosen, block)
+            return chosen.reshape(result)
 
     @torch.no_grad()
     def sample(self, n_draws: int, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
         """Draws of y*, joint over inputs and outputs, ``(n_draws, N*, …)``."""
         chosen = OutputSelection(outputs, self.output_shape)
         components = self._components(n_draws, joint=True)
-        result = self._empty(chosen, n_draws)
+        result = self.X_new.new_empty(n_draws, len(self.X_new), chosen.size)
         for block in self._blocks(chosen, n_draws * len(self.X_new)):
             result[..., block] = components.mean(chosen, block)
         at_once = max(1, BLOCK_NUMBERS // result[0].numel())
@@ -106,65 +159,99 @@ class PosteriorPredictive(ABC):
             some = slice(start, start + at_once)
             result[some] += components.deviation(chosen, some)
             if noise:
-                scale = components.noise(self._noise(chosen)).sqrt().expand_as(result)[some]
-                result[some] += scale * torch.randn_like(scale)
+                result[some] = self._draw_observation(result[some], components, chosen, some)
         return chosen.reshape(result)
 
     @torch.no_grad()
-    def log_density(self, Y_new: Tensor, outputs: Outputs = None, *, n_draws: int = 200) -> Tensor:
+    def log_density(self, Y_new: Tensor, outputs: Outputs = None, *, n_draws: int | None = None) -> Tensor:
         """``log p(y*_nd | data)`` of each new output on its own, ``(N*, …)``.
 
-        The average, over ``n_draws`` of the latent functions, of the Gaussian of y* given them.
+        The average, over draws of the latent functions, of the density of y* given them.
 
-        :param Y_new: the new outputs, or the chosen ones of them, ``(N*, …)``.
+        :param Y_new: the new outputs, or the selected ones of them, ``(N*, …)``.
+        :param n_draws: how many draws; by default as many as the mean is made of.
         """
         chosen = OutputSelection(outputs, self.output_shape)
         expected = Size((len(self.X_new),)) + chosen.shape
         if Y_new.shape != expected:
             raise ValueError(f"Y_new must have shape {tuple(expected)}; got {tuple(Y_new.shape)}")
         components = self._components(n_draws, joint=False)
-        result = self._empty(chosen)
+        result = self.X_new.new_empty(len(self.X_new), chosen.size)
         y = Y_new.reshape(len(self.X_new), chosen.size).to(result)
-        noise = self._noise(chosen).expand(chosen.size)
-        for block in self._blocks(chosen, n_draws * len(self.X_new)):
-            scale = (components.variance(chosen, block) + components.noise(noise[block])).sqrt()
-            by_component = Normal(components.mean(chosen, block), scale, validate_args=False).log_prob(y[:, block])
-            result[:, block] = by_component.logsumexp(0) - math.log(n_draws)
+        for block in self._blocks(chosen, components.n_components * len(self.X_new)):
+            by_component = self._log_density_given(y[:, block], components, chosen, block)
+            result[:, block] = by_component.logsumexp(0) - math.log(components.n_components)
         return chosen.reshape(result)
 
-    def _noise(self, chosen: OutputSelection) -> Tensor:
-        return chosen.gather(self._noise_variance)
+    def _draw_observation(self, signal: Tensor, components: Components, chosen: OutputSelection, some: slice) -> Tensor:
+        """Outputs ``(c, N*, size)`` drawn given the signal of some components: Gaussian noise is added."""
+        scale = components.noise(chosen).sqrt().expand(components.n_components, *signal.shape[1:])[some]
+        return signal + scale * white_noise(*scale.shape, like=scale, generator=self._generator)
+
+    def _log_density_given(self, y: Tensor, components: Components, chosen: OutputSelection, block: slice) -> Tensor:
+        """``log p(y | component)``, ``(s, N*, b)``: the signal is Gaussian, and so is the noise."""
+        noise = components.noise(chosen)
+        noise = noise[..., block] if noise.shape[-1] > 1 else noise
+        scale = (components.variance(chosen, block) + noise).sqrt()
+        return Normal(components.mean(chosen, block), scale, validate_args=False).log_prob(y)
 
     def _blocks(self, chosen: OutputSelection, numbers_per_output: int) -> Iterator[slice]:
         return chosen.blocks(max(1, BLOCK_NUMBERS // numbers_per_output))
 
-    def _empty(self, chosen: OutputSelection, *n_draws: int) -> Tensor:
-        return self._noise_variance.new_empty(*n_draws, len(self.X_new), chosen.size)
 
-    def _gradients(self) -> torch.set_grad_enabled:
-        return torch.set_grad_enabled(self.X_new.requires_grad)
+class MixturePredictive(PosteriorPredictive):
+    """An equal mixture of predictions at the same new inputs: of draws of hyperparameters, of parts of a posterior.
 
-
-@singledispatch
-def posterior_predictive(
-    model: Network, posterior: Callable | Mapping[str, Tensor], X_new: Tensor, Y: Any = None, **settings: Any
-) -> PosteriorPredictive:
-    """Outputs at new inputs, given the data: an object with mean, variance, joint draws and log density.
-
-    :param model: a :class:`~pyro_gprn.GPRN` or :class:`~pyro_gprn.CollapsedGPRN`.
-    :param posterior: its guide, trained; for a collapsed model also draws of its sites, as from MCMC.
-    :param X_new: ``(N*, P)``.
-    :param Y: the data, if model and guide have not seen them.
-    :param settings: ``n_draws`` of a collapsed model's mixture.
-
-    >>> import torch
-    >>> from pyro_gprn import GPRN, KroneckerGuide
-    >>> X = torch.linspace(0, 1, 8)[:, None]
-    >>> model = GPRN(X, output_shape=(20, 30), n_latents=2)
-    >>> predictive = posterior_predictive(model, KroneckerGuide(model), X[:5] + 0.05, Y=torch.ones(8, 20, 30))
-    >>> predictive.mean().shape, predictive.variance(outputs=(3, slice(0, 10))).shape
-    (torch.Size([5, 20, 30]), torch.Size([5, 10]))
-    >>> predictive.sample(7, outputs=(3, [4, 5])).shape
-    torch.Size([7, 5, 2])
+    :param parts: the predictions that are mixed.
     """
-    raise TypeError(f"predictions need a GPRN or a CollapsedGPRN; got {type(model).__name__}")
+
+    def __init__(self, model: Network, parts: Sequence[PosteriorPredictive], generator: torch.Generator | None) -> None:
+        super().__init__(model, parts[0].X_new, generator)
+        self.parts = list(parts)
+
+    def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return torch.stack([part._mean(chosen, block) for part in self.parts]).mean(0)
+
+    def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        within = torch.stack([part._variance(chosen, block) for part in self.parts]).mean(0)
+        return within + torch.stack([part._mean(chosen, block) for part in self.parts]).var(0, correction=0)
+
+    def _noise(self, chosen: OutputSelection) -> Tensor:
+        return torch.stack([part._noise(chosen) for part in self.parts]).mean(0)
+
+    def _components(self, n_draws: int | None, joint: bool) -> Components:
+        n_parts = len(self.parts)
+        shares = [None if n_draws is None else len(range(i, n_draws, n_parts)) for i in range(n_parts)]
+        return _Joined([part._components(n, joint) for part, n in zip(self.parts, shares, strict=True) if n != 0])
+
+    def _numbers_per_output(self) -> tuple[int, int]:
+        mean, variance = self.parts[0]._numbers_per_output()
+        return mean * len(self.parts), variance * len(self.parts)
+
+
+class _Joined(Components):
+    """The components of several mixtures, one after another."""
+
+    def __init__(self, parts: list[Components]) -> None:
+        self._parts = parts
+        self.n_components = sum(part.n_components for part in parts)
+
+    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return torch.cat([part.mean(chosen, block) for part in self._parts])
+
+    def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return torch.cat([part.variance(chosen, block) for part in self._parts])
+
+    def noise(self, chosen: OutputSelection) -> Tensor:
+        each = [(part.noise(chosen), part.n_components) for part in self._parts]
+        return torch.cat([noise.expand(n, 1, noise.shape[-1]) for noise, n in each])
+
+    def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
+        start, stop, _ = components.indices(self.n_components)
+        drawn, before = [], 0
+        for part in self._parts:
+            some = slice(max(0, start - before), max(0, min(stop - before, part.n_components)))
+            if some.start < some.stop:
+                drawn.append(part.deviation(chosen, some))
+            before += part.n_components
+        return torch.cat(drawn)

@@ -15,6 +15,7 @@ class Conditional(NamedTuple):
     """A Gaussian process at new inputs X*, given its values at X: with ``K = LLᵀ`` and ``T = L⁻¹κ(X, X*)``,
     ``mean = Tᵀ L⁻¹ values`` and ``covariance = κ(X*, X*) − TᵀT``."""
 
+    factor: Tensor  #: L, (N, N)
     whitened: Tensor  #: T, (N, N*)
     residual: Tensor  #: κ(X*,X*) − TᵀT, (N*, N*)
 
@@ -25,7 +26,11 @@ class Conditional(NamedTuple):
         residual = kernel(X_new) - T.mT @ T
         if fresh_noise is not None:
             residual = residual + torch.diag_embed(fresh_noise.square().expand(len(X_new)))
-        return cls(T, residual)
+        return cls(L, T, residual)
+
+    def interpolate(self) -> Tensor:
+        """``A = κ(X*, X) K⁻¹``, ``(N*, N)``: the mean at new inputs is ``A values``."""
+        return torch.linalg.solve_triangular(self.factor, self.whitened.mT, upper=False, left=False)
 
 
 def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from tqdm import trange
 
+from pyro_gprn.training.interruption import Interruption
+
 #: Called after each step with its number and the (noisy) bound.
 Callback = Callable[[int, float], None]
 #: Steps between two checkpoints.
@@ -20,7 +22,7 @@ SAVE_EVERY = 20
 
 
 class Trainee(ABC):
-    """A model and its guide in training. All of its state is theirs and the optimiser's."""
+    """A model and its guide in training. All of its state is theirs, the optimiser's and the generator's."""
 
     model: torch.nn.Module
     guide: torch.nn.Module
@@ -35,14 +37,14 @@ class Trainee(ABC):
         """The bound, the same at every call for the same state."""
 
     def between_steps(self, taken: int, settling: bool) -> None:  # noqa: B027
-        """What is done now and then; ``settling`` late in the decay, where the optimiser should come to rest."""
+        """What is done now and then; ``settling`` is True late in the decay, where the optimiser comes to rest."""
 
     def finish(self) -> None:  # noqa: B027
         """What is done at the end."""
 
     @property
     def may_pause(self) -> bool:
-        """Whether nothing is carried from the last step to the next."""
+        """True if a checkpoint may be taken here: no intermediate result waits for the next step."""
         return True
 
 
@@ -52,7 +54,6 @@ class Outcome(NamedTuple):
     start: float  #: the bound before
     bound: float  #: the bound after; never below ``start``
     losses: list[float]  #: on the way
-    was_interrupted: bool
 
 
 class TrainingRun:
@@ -97,36 +98,46 @@ class TrainingRun:
         self._losses = state["losses"].tolist()
 
     def train(
-        self, *, progress: bool, callback: Callback | None = None, save: Callable[[], None] | None = None
+        self,
+        interruption: Interruption,
+        *,
+        progress: bool,
+        callback: Callback | None = None,
+        save: Callable[[], None] | None = None,
     ) -> Outcome:
         """Steps until the end, or until Ctrl-C; back to the start if that was better.
 
+        :param interruption: says when to stop early.
         :param progress: whether to show a bar.
+        :param callback: called after each step with its number and the (noisy) bound.
         :param save: called every so often between two steps, for a checkpoint.
         """
-        interrupted, saved = False, len(self._losses)
-        bar = trange(len(self._losses), self._steps, desc="fit", disable=not progress)
-        try:
-            for step in bar:
-                if self._schedule.is_over:
-                    break
-                self._one_step(step, callback)
-                bar.set_postfix(bound=f"{-self._losses[-1]:.6g}", refresh=False)
-                if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
-                    save()
-                    saved = step + 1
-        except KeyboardInterrupt:
-            interrupted = True
-            warnings.warn(
-                f"training was interrupted after {len(self._losses)} steps; keeping what was reached", stacklevel=4
-            )
+        taken_before = saved = len(self._losses)
+        bar = trange(taken_before, self._steps, desc="fit", disable=not progress)
+        for step in bar:
+            if self._schedule.is_over or interruption.is_requested:
+                break
+            self._one_step(step, callback)
+            bar.set_postfix(bound=f"{-self._losses[-1]:.6g}", refresh=False)
+            if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
+                save()
+                saved = step + 1
         bar.close()
+        if interruption.is_requested:
+            warnings.warn(
+                f"training was interrupted after {len(self._losses)} steps; keeping what was reached", stacklevel=6
+            )
+        return self._finish()
+
+    def _finish(self) -> Outcome:
+        if not self._losses:  # nothing has changed since the start
+            return Outcome(self._start, self._start, [])
         self._trainee.finish()
         bound = self._trainee.evaluate()
         if not bound >= self._start:
             self._load_parameters(self._start_state)
             bound = self._start
-        return Outcome(self._start, bound, self._losses, interrupted)
+        return Outcome(self._start, bound, self._losses)
 
     def _one_step(self, step: int, callback: Callback | None) -> None:
         self._losses.append(self._trainee.step())
@@ -150,7 +161,8 @@ class Schedule:
         """After each step."""
         self._taken += 1
         if self._taken < self._hold and self._taken % self.window == 0:
-            recent = float(np.nanmean(losses[-self.window :]))
+            known = [loss for loss in losses[-self.window :] if not math.isnan(loss)]
+            recent = float(np.mean(known)) if known else math.nan
             if self._last - recent < 1e-3 * abs(losses[0] - recent) + 0.5:
                 self._hold = self._taken
             self._last = recent
@@ -163,19 +175,32 @@ class Schedule:
 
     @property
     def is_settling(self) -> bool:
-        """Whether it is late in the decay."""
+        """True late in the decay."""
         return self._taken - self._hold >= 0.4 * self._decay
 
     @property
     def is_over(self) -> bool:
+        """True when the rate has come down to zero."""
         return self._taken >= self._hold + self._decay
 
     def state(self) -> dict[str, Any]:
+        """What :meth:`load_state` needs to go on from here."""
         return {"hold": self._hold, "taken": self._taken, "last": self._last}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Goes back to where :meth:`state` was asked for."""
         self._hold, self._taken, self._last = state["hold"], state["taken"], state["last"]
         self._set_rate()
+
+
+def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> bool:
+    """One step of an optimiser down the gradient of a loss; none, and False, where that is not finite."""
+    loss.backward()
+    gradients = [p.grad.flatten() for p in optimiser.param_groups[0]["params"] if p.grad is not None]
+    if not torch.cat(gradients).isfinite().all():
+        return False
+    optimiser.step()
+    return True
 
 
 def copy_state(module: torch.nn.Module) -> dict[str, Tensor]:

@@ -11,8 +11,15 @@ from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 
 
-class Box:
-    """Ranges of the hyperparameters that are known by name, and where they start, from the data."""
+class Ranges:
+    """Ranges of the hyperparameters that are known by name, and where they start, from the data.
+
+    Length-scales stay within the distances between inputs, the noise above 1e-6 of the outputs' scale: without ranges
+    an optimiser wanders off to where a covariance has no Cholesky factor.
+
+    :param model: the model whose hyperparameters these are.
+    :param known: statistics of the outputs.
+    """
 
     def __init__(self, model: Network, known: OutputStatistics) -> None:
         distances = torch.pdist(model.X)

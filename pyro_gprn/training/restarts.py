@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from pyro_gprn.training.checkpoint import Checkpoint
+from pyro_gprn.training.interruption import Interruption
 from pyro_gprn.training.loop import Callback, Trainee, TrainingRun, copy_state
 
 AnyTrainee = TypeVar("AnyTrainee", bound=Trainee)
@@ -19,6 +20,7 @@ class Restarts(Generic[AnyTrainee]):
     :param model: the model, which comes out at the best run's hyperparameters.
     :param prepare: brings the model to where every run begins; returns what to remember of that, for a checkpoint.
     :param make: a new trainee of the model, its start drawn at random.
+    :param generator: of all random numbers.
     :param file: where to save, and to resume from.
     """
 
@@ -27,9 +29,10 @@ class Restarts(Generic[AnyTrainee]):
         model: torch.nn.Module,
         prepare: Callable[[], dict[str, Any]],
         make: Callable[[], AnyTrainee],
+        generator: torch.Generator,
         file: Checkpoint | None = None,
     ) -> None:
-        self._model, self._make, self._file = model, make, file
+        self._model, self._make, self._generator, self._file = model, make, generator, file
         saved = None if file is None else file.load()
         self._resumed: dict[str, Any] | None = None
         if saved is None:
@@ -38,34 +41,45 @@ class Restarts(Generic[AnyTrainee]):
         else:
             self.prepared, self._begin, self.finished = saved["prepared"], saved["begin"], saved["finished"]
             self._resumed = saved["run"]
-            torch.set_rng_state(saved["random"])
+            generator.set_state(saved["random"])
 
     def train(
-        self, restarts: int, steps: int, *, progress: bool, callback: Callback | None = None
+        self,
+        restarts: int,
+        steps: int,
+        interruption: Interruption,
+        *,
+        progress: bool,
+        callback: Callback | None = None,
     ) -> tuple[AnyTrainee, dict[str, Any]]:
         """All runs; returns a trainee at the best one's state, and that run's start, bound and losses."""
-        trainee, interrupted = None, False
-        while len(self.finished) < restarts and not interrupted:
-            trainee, interrupted = self._train_one(steps, progress, callback)
+        trainee = None
+        while len(self.finished) < restarts and not (self.finished and interruption.is_requested):
+            trainee = self._train_one(steps, interruption, progress, callback)
         best = max(self.finished, key=lambda run: run["bound"])
         trainee = self._make() if trainee is None else trainee
         self._model.load_state_dict(best["model"])
         trainee.guide.load_state_dict(best["guide"])
         return trainee, best
 
-    def _train_one(self, steps: int, progress: bool, callback: Callback | None) -> tuple[AnyTrainee, bool]:
-        random_start = torch.get_rng_state() if self._resumed is None else self._resumed["random_start"]
-        random_now = torch.get_rng_state()
-        torch.set_rng_state(random_start)  # so that the trainee is the one that was saved
+    def _train_one(
+        self, steps: int, interruption: Interruption, progress: bool, callback: Callback | None
+    ) -> AnyTrainee:
+        random_now = self._generator.get_state()
+        random_start = random_now if self._resumed is None else self._resumed["random_start"]
+        self._generator.set_state(random_start)  # so that the trainee is the one that was saved
         self._model.load_state_dict(self._begin)
         trainee = self._make()
         run = TrainingRun(trainee, steps)
         if self._resumed is not None:
             run.load_state(self._resumed)
-            torch.set_rng_state(random_now)
+            self._generator.set_state(random_now)
             self._resumed = None
         outcome = run.train(
-            progress=progress, callback=callback, save=lambda: self._save({"random_start": random_start, **run.state()})
+            interruption,
+            progress=progress,
+            callback=callback,
+            save=lambda: self._save({"random_start": random_start, **run.state()}),
         )
         self.finished.append(
             {
@@ -76,9 +90,9 @@ class Restarts(Generic[AnyTrainee]):
                 "guide": copy_state(trainee.guide),
             }
         )
-        if not outcome.was_interrupted:
+        if not interruption.is_requested:
             self._save(None)
-        return trainee, outcome.was_interrupted
+        return trainee
 
     def _save(self, run: dict[str, Any] | None) -> None:
         if self._file is not None:
@@ -87,7 +101,7 @@ class Restarts(Generic[AnyTrainee]):
                     "prepared": self.prepared,
                     "begin": self._begin,
                     "finished": self.finished,
-                    "random": torch.get_rng_state(),
+                    "random": self._generator.get_state(),
                     "run": run,
                 }
             )

@@ -2,63 +2,80 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from sklearn.model_selection import KFold
 from torch import Tensor
 from tqdm import tqdm
+
+from pyro_gprn.training.interruption import noticed_interrupts
 
 #: Numbers of latent functions that are tried.
 CANDIDATES = (1, 2, 3, 5, 8)
 N_FOLDS = 3
-#: The density is averaged over at most this many outputs.
-N_SCORED = 500
 
-#: Fits inputs and flat outputs with K functions; returns the log density of held-out outputs at held-out inputs.
-FoldScore = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+#: Fits some rows with K functions, and scores others: (kept rows, held-out rows, K) to the mean log density of each
+#: held-out row's outputs.
+FoldScore = Callable[[Tensor, Tensor, int], Tensor]
+
+
+@dataclass
+class LatentChoice:
+    """Which number of latent functions was chosen, and why."""
+
+    n_latents: int
+    scores: dict[int, float] = field(default_factory=dict)  #: mean held-out log density of each candidate
 
 
 def choose_latents(
-    X: Tensor,
-    Y: Tensor,
+    n_rows: int,
     score: FoldScore,
     *,
     candidates: Sequence[int] = CANDIDATES,
     seed: int = 0,
     progress: bool = True,
-) -> tuple[int, dict[int, float], bool]:
+) -> LatentChoice:
     """The number of latent functions with the best log density of held-out rows, over three refitted folds.
 
-    A larger number must win by more than a standard error of the difference over rows.
+    A larger number must win by more than a standard error of the difference over rows. Ctrl-C ends the search; then
+    only candidates with all their folds count.
 
-    :param X: inputs, ``(N, P)``.
-    :param Y: flat outputs, ``(N, D)``, NaN where missing.
+    :param n_rows: ``N``.
     :param score: fits and scores one fold.
-    :returns: the number, the mean log density of each candidate, and whether Ctrl-C cut the search short.
+    :param candidates: the numbers that are tried.
+    :param seed: of the folds.
+
+    >>> choose_latents(12, lambda kept, held_out, K: torch.full((len(held_out),), -abs(K - 3.0)), progress=False)
+    LatentChoice(n_latents=3, scores={1: -2.0, 2: -1.0, 3: 0.0, 5: -2.0, 8: -5.0})
     """
-    candidates = sorted({min(K, len(X)) for K in candidates})
-    if len(X) < 2 * N_FOLDS:
-        return candidates[0], {}, False
-    generator = torch.Generator().manual_seed(seed)
-    folds = torch.randperm(len(X), generator=generator).tensor_split(N_FOLDS)
+    candidates = sorted({min(K, n_rows) for K in candidates})
+    if n_rows < 2 * N_FOLDS:
+        return LatentChoice(candidates[0])
+    folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(np.empty(n_rows)))
     by_row: dict[int, Tensor] = {}
-    interrupted = False
-    bar = tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress)
-    try:
+    with (
+        noticed_interrupts() as interruption,
+        tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress) as bar,
+    ):
         for K in candidates:
-            rows = torch.full((len(X),), torch.nan, dtype=torch.float64)
-            for held_out in folds:
-                kept = torch.ones(len(X), dtype=torch.bool)
-                kept[held_out] = False
-                rows[held_out] = score(X[kept], Y[kept], X[held_out], Y[held_out], K).double().nanmean(1).cpu()
+            rows = torch.full((n_rows,), math.nan, dtype=torch.float64)
+            for kept, held_out in folds:
+                found = score(torch.from_numpy(kept), torch.from_numpy(held_out), K)
+                if interruption.is_requested:  # the fold was cut short: its score says nothing
+                    break
+                rows[torch.from_numpy(held_out)] = found.double().cpu()
                 bar.update()
+            if interruption.is_requested:
+                warnings.warn("the choice of n_latents was interrupted; taking the best so far", stacklevel=3)
+                break
             by_row[K] = rows
-    except KeyboardInterrupt:
-        interrupted = True
-        warnings.warn("the choice of n_latents was interrupted; taking the best so far", stacklevel=3)
-    bar.close()
-    return _smallest_of_the_best(by_row, candidates[0]), {K: r.nanmean().item() for K, r in by_row.items()}, interrupted
+    best = _smallest_of_the_best(by_row, candidates[0])
+    return LatentChoice(best, {K: rows.nanmean().item() for K, rows in by_row.items()})
 
 
 def _smallest_of_the_best(by_row: dict[int, Tensor], default: int) -> int:

@@ -1,0 +1,68 @@
+"""Data as they came, read for training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Size, Tensor
+
+from pyro_gprn.estimator.containers import Template, library_of, read_inputs, read_outputs
+from pyro_gprn.estimator.scaling import Scaling, Standardize, scale_inputs, scale_outputs
+from pyro_gprn.network.checks import check_output_shape
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.source import ArrayOutputs, OutputSource
+
+
+class TrainingData(NamedTuple):
+    """What a fit reads of ``X`` and ``Y``; no array here is of Y's size but Y itself."""
+
+    X: Tensor  #: inputs in the model's units, (N, P)
+    known: OutputStatistics  #: of the outputs in the model's units
+    outputs: OutputSource  #: as they came, (N, d_1, …, d_M)
+    scaling: Scaling
+    template: Template
+    output_shape: tuple[int, ...]  #: (d_1, …, d_M)
+    present: Tensor | None  #: positions of the outputs that have an observation, if some have none
+
+    @classmethod
+    def read(
+        cls,
+        X: Any,
+        Y: Any,
+        output_shape: int | Sequence[int] | None,
+        standardize: Standardize,
+        device: torch.device,
+    ) -> TrainingData:
+        """Reads ``X`` and, once, ``Y``."""
+        inputs, outputs = read_inputs(X), read_outputs(Y)
+        shape = check_shapes(inputs, outputs, output_shape)
+        template = Template.of(Y, outputs)
+        source = ArrayOutputs(outputs.reshape(len(outputs), -1) if outputs.dim() == 1 else outputs.to(device))
+        source_of_shape = source.reshape(Size(shape))
+        raw = torch.from_numpy(inputs).to(device)
+        x_mean, x_scale = scale_inputs(raw, standardize is not False)
+        found = scale_outputs(source_of_shape, standardize, has_names=library_of(Y) == "pandas")
+        if found.present is not None and len(found.present) == 0:
+            raise ValueError("every number of Y is missing (NaN): there is nothing to fit")
+        scaling = Scaling(x_mean, x_scale, found.mean, found.scale)
+        return cls(scaling.inputs(raw), found.statistics, source_of_shape, scaling, template, shape, found.present)
+
+
+def check_shapes(X: np.ndarray, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
+    """That inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``."""
+    if len(X) != len(Y):
+        raise ValueError(f"X and Y must have as many rows as each other; got {len(X)} and {len(Y)}")
+    if output_shape is None:
+        return tuple(Y.shape[1:]) or (1,)
+    n_outputs, shape = Y[0].numel(), tuple(check_output_shape(output_shape))
+    if int(np.prod(shape)) != n_outputs:
+        raise ValueError(
+            f"output_shape {shape} multiplies to {int(np.prod(shape))}, but Y of shape {tuple(Y.shape)} has"
+            f" {n_outputs} outputs a row"
+        )
+    if Y.dim() > 2 and shape != tuple(Y.shape[1:]):
+        raise ValueError(f"output_shape {shape} is not that of Y, {tuple(Y.shape[1:])}")
+    return shape

@@ -1,0 +1,208 @@
+"""A fitted estimator in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.contrib.gp.kernels import Kernel
+from torch import Size, Tensor
+
+from pyro_gprn.archive import read_archive, write_archive
+from pyro_gprn.estimator.containers import Template, read_outputs
+from pyro_gprn.estimator.fitted import FittedNetwork
+from pyro_gprn.estimator.inference import find_inference
+from pyro_gprn.estimator.scaling import Scaling
+from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
+from pyro_gprn.training.checkpoint import digest
+
+_KIND = "regressor"
+_KERNELS = ("kernel_f", "kernel_w")
+
+
+def write_fit(
+    path: str | Path, fitted: FittedNetwork, settings: dict[str, Any], names: list[str], *, with_data: bool
+) -> None:
+    """Everything that :func:`read_fit` needs.
+
+    :param settings: the estimator's, by name.
+    :param names: of the input columns.
+    :param with_data: whether the training outputs go into the file.
+    """
+    model, outputs = fitted.model, fitted.outputs
+    plain_settings = {name: _plain_setting(value) for name, value in settings.items() if name not in _KERNELS}
+    write_archive(
+        path,
+        _KIND,
+        {
+            "settings": plain_settings,
+            "kernel_settings": {name: _describe_setting(fitted.kernels[name]) for name in _KERNELS},
+            "kernels": {name: _describe(getattr(model, name)) for name in _KERNELS},
+            "model": model.state_dict(),
+            "guide": fitted.guide.state_dict(),
+            "guide_mean": getattr(fitted.guide, "mean", None),
+            "Y": outputs.read(slice(None)).reshape(outputs.shape) if with_data else None,
+            "digest": fitted.identity,
+            "scaling": fitted.scaling._asdict(),
+            "present": fitted.present,
+            "template": fitted.template.describe(),
+            "seed": fitted.seed,
+            "names": names,
+            "output_shape": list(fitted.output_shape),
+            "n_latents": model.n_latents,
+            "effective_outputs": getattr(model, "effective_outputs", None),
+            "elbo": fitted.bound,
+            "losses": fitted.losses,
+            "restarts": fitted.runs,
+            "latent_scores": fitted.latent_scores,
+        },
+    )
+
+
+def read_fit(
+    path: str | Path, Y: Any, kernels: dict[str, Kernel | None], device: str | torch.device | None
+) -> tuple[FittedNetwork, dict[str, Any], list[str]]:
+    """The fit in a file, the settings of its estimator, and the names of the input columns.
+
+    :param Y: the training outputs, if they are not in the file.
+    :param kernels: in place of those that a file cannot hold.
+    :param device: where to put it.
+    """
+    tree = read_archive(path, _KIND)
+    settings = dict(tree["settings"])
+    settings["device"] = _usable_device(settings["device"] if device is None else device)
+    where = torch.device(settings["device"] or "cpu")
+    made = {name: _rebuild(tree["kernels"][name], kernels[name], name, path) for name in _KERNELS}
+    settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
+    inference, state = find_inference(settings["inference"]), tree["model"]
+    scaling = Scaling(*(part.to(where) for part in Scaling(**tree["scaling"])))
+    output_shape, present = tuple(tree["output_shape"]), tree.get("present")
+    known, outputs = _find_outputs(tree, Y, scaling, present, output_shape, where, path)
+    model = inference.make_model(
+        state["X"].to(where),
+        tuple(known.source.shape[1:]),
+        tree["n_latents"],
+        made["kernel_f"],
+        made["kernel_w"],
+        tree["effective_outputs"],
+    )
+    model.load_state_dict(state)
+    guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
+    guide.load_state_dict(tree["guide"])
+    fitted = FittedNetwork(
+        model=model,
+        guide=guide,
+        known=known,
+        outputs=outputs,
+        scaling=scaling,
+        template=Template.rebuild(tree["template"]),
+        output_shape=output_shape,
+        present=present,
+        kernels={name: settings[name] for name in _KERNELS},
+        seed=tree["seed"],
+        runs=tree["restarts"],
+        bound=tree["elbo"],
+        losses=tree["losses"],
+        latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
+    )
+    return fitted, settings, tree["names"]
+
+
+def _find_outputs(
+    tree: dict[str, Any],
+    Y: Any,
+    scaling: Scaling,
+    present: Tensor | None,
+    output_shape: tuple[int, ...],
+    device: torch.device,
+    path: str | Path,
+) -> tuple[OutputStatistics, OutputSource]:
+    """Statistics of the standardised outputs, and a source of the outputs as they came."""
+    if tree.get("outputs") is not None:  # a file of version 1 holds them standardised
+        scaled = ArrayOutputs(tree["outputs"].to(device)).reshape(Size(output_shape))
+        raw = StandardizedOutputs(scaled, -scaling.y_mean / scaling.y_scale, 1.0 / scaling.y_scale)
+        return OutputStatistics.of(scaled), raw
+    values = tree.get("Y")
+    if values is None:
+        if Y is None:
+            raise ValueError(f"{path} was saved without its training outputs: pass the same Y, load(path, Y=Y)")
+        values = read_outputs(Y)
+    if values[0].numel() != int(np.prod(output_shape)):
+        raise _other_outputs(path)
+    outputs = ArrayOutputs(values.reshape(len(values), -1).to(device)).reshape(Size(output_shape))
+    if Y is not None and not _is_the_same(outputs, tree, scaling):
+        raise _other_outputs(path)
+    standardized = StandardizedOutputs(outputs, scaling.y_mean, scaling.y_scale, present)
+    return OutputStatistics.of(standardized), outputs
+
+
+def _is_the_same(outputs: OutputSource, tree: dict[str, Any], scaling: Scaling) -> bool:
+    if "Y" in tree:
+        return outputs.digest() == tree["digest"]
+    scale = scaling.y_scale.to(outputs.dtype)  # version 1 took the fingerprint of what is standardised, in Y's type
+    scaled = (outputs.read(slice(None)) - scaling.y_mean.to(outputs.dtype)).div_(scale)
+    return digest(scaled) == tree["digest"]
+
+
+def _other_outputs(path: str | Path) -> ValueError:
+    return ValueError(f"Y is not what the estimator in {path} was fitted to: its values, shape or type differ")
+
+
+def _usable_device(device: Any) -> str | None:
+    """The device as a word, or None (the CPU) where this machine has none such."""
+    if device is None:
+        return None
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # torch raises either where it was built without it
+        return None
+    return str(device)
+
+
+def _plain_setting(value: Any) -> Any:
+    """A constructor's argument as a file can hold it."""
+    if isinstance(value, (Path, torch.device)):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _describe_setting(kernel: Kernel | str | None) -> Any:
+    """The setting ``kernel_f`` or ``kernel_w`` as it was given: words, None, or a Pyro kernel with its values."""
+    if not isinstance(kernel, Kernel):
+        return kernel
+    return {"structure": _describe(kernel), "state": kernel.state_dict()}
+
+
+def _rebuild_setting(tree: dict[str, Any], name: str, given: Kernel | None) -> Any:
+    described = tree.get("kernel_settings", tree["settings"]).get(name)
+    if not isinstance(described, dict):
+        return described
+    if given is not None:
+        return given
+    kernel = rebuild_kernel(described["structure"])
+    kernel.load_state_dict(described["state"])
+    return kernel
+
+
+def _describe(kernel: Kernel) -> dict[str, Any]:
+    try:
+        return describe_kernel(kernel)
+    except ValueError:
+        return {"own": type(kernel).__name__}  # to be given again
+
+
+def _rebuild(description: dict[str, Any], given: Kernel | None, name: str, path: str | Path) -> Kernel:
+    if given is not None:
+        return given
+    if "own" in description:
+        raise ValueError(
+            f"{name} in {path} is a {description['own']}, which a file without code cannot hold: pass one,"
+            f" load(path, {name}=...)"
+        )
+    return rebuild_kernel(description)

@@ -1,0 +1,133 @@
+"""What a posterior q(F) q(W) says of itself: the one place where a new kind of posterior is made known.
+
+A guide draws "f" and "w" from two distributions. Everything else asks these distributions, by their class:
+
+- their divergence from the prior, ``torch.distributions.kl_divergence`` (register with ``register_kl``);
+- their moments, :func:`row_second_moment` and :func:`output_moments`, for the bound;
+- themselves at new rows, :func:`functions_at_new_rows` and :func:`weights_at_new_rows`, for predictions.
+
+A new kind registers a function for each. Hyperparameters with priors are no concern of theirs: see
+:class:`~pyro_gprn.network.hyperparameters.Hyperparameters`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_gprn.outputs.selection import OutputSelection
+from pyro_gprn.prediction.conditional import Conditional
+
+
+class OutputMoments(NamedTuple):
+    """Sums over outputs, each output multiplied by its precision ``1/σ_d²`` (zero where it is missing)."""
+
+    yy: Tensor  #: Σ_n y_nᵀ y_n, ()
+    yw: Tensor  #: y_nᵀ E[W_n], (N, K)
+    ww: Tensor  #: E[W_nᵀ W_n], (N, K, K)
+
+    def add_to_ww(self, covariance: Tensor) -> OutputMoments:
+        """These moments of the mean with the weights' covariance added."""
+        return self._replace(ww=self.ww + covariance)
+
+
+class FunctionsAtNewRows(ABC):
+    """The posterior of the latent functions at new inputs."""
+
+    mean: Tensor  #: (N*, K)
+
+    @abstractmethod
+    def covariance(self) -> Tensor:
+        """Of each row on its own, ``(N*, K, K)``."""
+
+    @abstractmethod
+    def sample(self, n_draws: int, joint: bool, generator: torch.Generator | None) -> Tensor:
+        """Joint over inputs, or for each on its own, ``(n_draws, N*, K)``."""
+
+
+class WeightsAtNewRows(ABC):
+    """The posterior of the weights at new inputs, some outputs at a time."""
+
+    n_rows: int  #: N, of the training inputs
+
+    @abstractmethod
+    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        """``(N*, K, b)``."""
+
+    @abstractmethod
+    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
+        """``tr(Cov(w_nd) ffᵀ)``, ``(…, N*, b)``, for ``ffᵀ`` of shape ``(…, N*, K, K)``."""
+
+    @abstractmethod
+    def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:
+        """Draws of ``Σ_k f_k (W* − E[W*])_k``, ``(s, N*, size)``, given draws ``f``, ``(s, N*, K)``."""
+
+
+@singledispatch
+def row_second_moment(q_f: Distribution) -> Tensor:
+    """``E[h_n h_nᵀ]`` for each row of F, ``(N, K, K)``; ``q_f`` is over ``(N, K)``."""
+    raise NotImplementedError(f"no closed-form moments for functions that are {type(q_f).__name__}")
+
+
+@singledispatch
+def output_moments(q_w: Distribution, Y: Tensor, precision: Tensor) -> OutputMoments:
+    """Moments of weights and data, summed over outputs.
+
+    :param q_w: over ``(N, K, d_1, …, d_M)``.
+    :param Y: ``(N, d_1, …, d_M)``.
+    :param precision: ``1/σ_y²``: ``()``, ``(d_1, …, d_M)`` or ``(N, d_1, …, d_M)``.
+    :raises ValueError: if Y holds NaN or inf.
+    """
+    raise NotImplementedError(f"no closed-form moments for weights that are {type(q_w).__name__}")
+
+
+@singledispatch
+def functions_at_new_rows(q_f: Distribution, at_new: Conditional) -> FunctionsAtNewRows:
+    """The functions at new inputs, where ``q_f`` over ``(N, K)`` is their posterior at the training inputs.
+
+    :param at_new: the functions' prior at new inputs, given their values at the training inputs.
+    """
+    raise NotImplementedError(f"no predictions from functions that are {type(q_f).__name__}")
+
+
+@singledispatch
+def weights_at_new_rows(q_w: Distribution, at_new: Conditional) -> WeightsAtNewRows:
+    """The weights at new inputs, where ``q_w`` over ``(N, K, d_1, …, d_M)`` is their posterior at the training inputs.
+
+    :param at_new: the weights' prior at new inputs, given their values at the training inputs.
+    """
+    raise NotImplementedError(f"no predictions from weights that are {type(q_w).__name__}")
+
+
+class Undrawn(Messenger):
+    """Gives the named latent sites NaN (one number, expanded) in place of a draw.
+
+    For when only their distributions are wanted. A model that looks at the value gets NaN, not a wrong answer.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if msg["name"] in self.names:
+            msg["value"] = torch.tensor(math.nan, dtype=torch.float64).expand(msg["fn"].shape())
+            msg["done"] = True
+
+
+def posteriors_of(guide: Callable, *data: Any) -> tuple[Distribution, Distribution]:
+    """``q(F)`` and ``q(W)`` of a guide, which is called with the data but draws neither."""
+    trace = poutine.trace(Undrawn(("f", "w"))(guide)).get_trace(*data)
+    missing = [name for name in ("f", "w") if name not in trace]
+    if missing:
+        raise ValueError(f"predictions from a guide of a GPRN need its sites 'f' and 'w'; {missing[0]!r} is missing")
+    return trace.nodes["f"]["fn"], trace.nodes["w"]["fn"]

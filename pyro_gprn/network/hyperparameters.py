@@ -1,0 +1,109 @@
+"""Hyperparameters: points, or, where they have priors, the guides of their posteriors.
+
+Everything that the package does with a hyperparameter's prior or guide is here. The rest of the package asks for a
+function of the hyperparameters to be worked out at the centre of their posterior, at draws from it, or with the terms
+that they add to a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.contrib.gp.parameterized import Parameterized
+from pyro.nn import pyro_method
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_gprn.pyro_state import isolated
+
+T = TypeVar("T")
+
+#: Endings of the names of what Pyro's guides of hyperparameters are made of.
+_OF_GUIDES = ("_map", "_loc", "_scale", "_scale_tril")
+
+
+class AtCentre(Messenger):
+    """Puts every site that would be drawn at its distribution's mean (for a transformed one: at the image of it)."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"] and msg["value"] is None:
+            msg["value"], msg["done"] = msg["fn"].mean, True
+
+
+class Hyperparameters(Parameterized):
+    """A module whose hyperparameters may have priors; a ``PyroModule``.
+
+    Every hyperparameter is a ``PyroParam``: replace it by a ``PyroSample`` to give it a prior
+    (``model.kernel_w.lengthscale = PyroSample(LogNormal(0, 1))``). A guide of this package then holds a point
+    estimate of it, or the distribution named by ``model.kernel_w.autoguide("lengthscale", Normal)``, as with
+    the models of ``pyro.contrib.gp``.
+    """
+
+    @property
+    def has_priors(self) -> bool:
+        """True if a hyperparameter has a prior."""
+        return any(getattr(module, "_pyro_samples", None) for module in self.modules())
+
+    @property
+    def has_spread(self) -> bool:
+        """True if the guide of a hyperparameter is more than a point."""
+        guides = [guide for module in self.modules() for guide, _ in getattr(module, "_guides", {}).values()]
+        return any(guide is not dist.Delta for guide in guides)
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """The current (or drawn) values of all hyperparameters, by name."""
+        found = {}
+        for prefix, module in self.named_modules():
+            for name in [*getattr(module, "_pyro_params", {}), *getattr(module, "_pyro_samples", {})]:
+                if not name.endswith(_OF_GUIDES):
+                    found[f"{prefix}.{name}".lstrip(".")] = getattr(module, name).detach()
+        return found
+
+    @pyro_method
+    def drawn(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from it."""
+        self._load_pyro_samples()
+        return function()
+
+    def guided(self, function: Callable[[], T]) -> T:
+        """:meth:`drawn` with the guides of the hyperparameters in place of their priors."""
+        mode = self.mode
+        self.set_mode("guide")
+        try:
+            return self.drawn(function)
+        finally:
+            self.set_mode(mode)
+
+    def at_centre(self, function: Callable[[], T]) -> T:
+        """Calls ``function`` with every hyperparameter at the centre of its posterior, whatever else runs Pyro code."""
+        with isolated(), AtCentre():
+            return self.guided(function)
+
+    def at_values(self, values: Mapping[str, Tensor], function: Callable[[], T]) -> T:
+        """Calls ``function`` with hyperparameters that have priors at given values, by their sites' names."""
+        with isolated(), poutine.condition(data=dict(values)):
+            return self.drawn(function)
+
+    def draw_hyperparameters(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """One draw of the hyperparameters that have priors, from their guides, by their sites' names."""
+        with isolated(generator):
+            trace = poutine.trace(self.guided).get_trace(lambda: None)
+        sites = (name for name in trace.stochastic_nodes if not trace.nodes[name]["infer"].get("is_auxiliary"))
+        return {name: trace.nodes[name]["value"].detach() for name in sites}
+
+    def with_log_prior(
+        self, function: Callable[[], T], generator: torch.Generator | None = None
+    ) -> tuple[T, Tensor | float]:
+        """What ``function`` returns, and Σ log p − log q of hyperparameters with priors, drawn from their guides."""
+        if not self.has_priors:
+            with isolated():
+                return function(), 0.0
+        with isolated(generator):
+            guide_trace = poutine.trace(self.guided).get_trace(function)
+            value = guide_trace.nodes["_RETURN"]["value"]
+            model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
+            return value, model_trace.log_prob_sum() - guide_trace.log_prob_sum()

@@ -1,0 +1,104 @@
+"""Outputs centred and scaled, in the one pass over Y that makes their Gram matrices."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_gprn.outputs.gram import GramSums, OutputStatistics
+from pyro_gprn.outputs.source import OutputSource, StandardizedOutputs
+
+#: How outputs are scaled: all by one number, each by its own, or not at all.
+OutputScale = Literal["field", "outputs"] | None
+
+
+class StandardizedStatistics(NamedTuple):
+    """What :func:`standardize` finds."""
+
+    statistics: OutputStatistics  #: of the standardised outputs; its source reads them
+    mean: Tensor  #: of each output, (D,), in float64
+    scale: Tensor  #: one number, (), or one for each output, (D,)
+    spread: Tensor  #: standard deviation of each output, (D,)
+    present: Tensor | None  #: positions of the outputs that have an observation, if some have none
+
+
+def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True) -> StandardizedStatistics:
+    """Reads outputs once: their means and scales, and the Gram matrices of what is then standardised.
+
+    Every chunk has all rows of some outputs, so that the mean and the scale of these are known while it is at hand.
+    Outputs without any observation are left out.
+
+    :param source: of the outputs as they are.
+    :param scale: ``"field"`` divides all by one number, the root mean square of what is centred; ``"outputs"`` divides
+        each by its own standard deviation; None leaves them.
+    :param centre: whether the mean of each output is taken away.
+
+    >>> from pyro_gprn.outputs.source import ArrayOutputs
+    >>> found = standardize(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), "outputs")
+    >>> found.mean, found.scale, found.statistics.gram
+    (tensor([ 2., 30.], dtype=torch.float64),
+     tensor([ 1., 20.], dtype=torch.float64),
+     tensor([[ 2., -2.],
+            [-2.,  2.]], dtype=torch.float64))
+    """
+    sums = GramSums(source.n_rows, source.device)
+    parts = []
+    for _, chunk in source.chunks():
+        part, values = _standardize_chunk(chunk, scale, centre)
+        parts.append(part)
+        sums.add(values)
+    mean, spread, counts, scales = (torch.cat(values) for values in zip(*parts, strict=True))
+    return _leave_out_empty(source, sums, mean, spread, counts, _one_scale(scale, mean, spread, counts, scales, source))
+
+
+def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Mean, spread, number of observations and scale of the outputs of a chunk, and the chunk standardised by them."""
+    values = chunk.to(torch.float64)
+    totals, counts, add_up = values.sum(0), torch.full_like(values[0], float(len(values))), torch.sum
+    if not totals.isfinite().all():
+        totals, counts, add_up = values.nansum(0), values.isnan().logical_not_().sum(0).double(), torch.nansum
+    mean = totals / counts.clamp(min=1.0) if centre else torch.zeros_like(totals)
+    values = values - mean
+    spread = (add_up(values.square(), 0) / counts.clamp(min=1.0)).sqrt()
+    scales = torch.ones_like(mean)
+    if scale == "outputs":
+        scales = _usable(spread, mean, chunk.dtype)
+        values /= scales
+    return (mean, spread, counts, scales), values
+
+
+def _one_scale(
+    scale: OutputScale, mean: Tensor, spread: Tensor, counts: Tensor, scales: Tensor, source: OutputSource
+) -> Tensor:
+    """The scale of the whole, ``()``, or of each output, ``(D,)``."""
+    if scale == "outputs":
+        return scales
+    if scale is None:
+        return torch.ones((), dtype=torch.float64, device=source.device)
+    root_mean_square = ((spread.square() * counts).sum() / counts.sum()).sqrt()
+    return _usable(root_mean_square, mean.abs().max(), source.dtype)
+
+
+def _usable(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
+    """Scales, with 1 in place of those of outputs that are constant up to the rounding of their type."""
+    rounding = 4.0 * torch.finfo(dtype).eps * (mean.abs() + scale)
+    return torch.where(scale > rounding, scale, 1.0)
+
+
+def _leave_out_empty(
+    source: OutputSource, sums: GramSums, mean: Tensor, spread: Tensor, counts: Tensor, scale: Tensor
+) -> StandardizedStatistics:
+    present = None
+    if (counts == 0).any():
+        present = (counts > 0).nonzero().flatten()
+        mean, spread = mean[present], spread[present]
+        scale = scale if scale.dim() == 0 else scale[present]
+    standardized = StandardizedOutputs(source, mean, scale, present)
+    known = sums.statistics(standardized)
+    if present is not None:
+        known = known.without_empty(standardized)
+    if scale.dim() == 0:
+        known = known.rescaled(scale, standardized)
+    return StandardizedStatistics(known, mean, scale, spread, present)
