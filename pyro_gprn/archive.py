@@ -9,7 +9,7 @@ against the size of the file before any tensor is read: no small file can ask fo
 
 Why this is not a library's format: safetensors has no checksums, so that a damaged number is read as if it were right,
 and holds no tree, which would need a second format inside it; ``torch.load(weights_only=True)`` is still an unpickler,
-and in torch 2.2 to 2.5, which we support, a crafted file gets it to run code.
+which a crafted file can get to run code in versions of torch that we support (CVE-2025-32434, in all before 2.6).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 FORMAT = "pyro-gprn"
 VERSION = 1
 _HEADER = "header.json"
-_HEADER_LIMIT = 64 * 2**20  # bytes: three million names of outputs fit, and it is parsed within seconds
+_HEADER_LIMIT = 32 * 2**20  # bytes: room for a million names of outputs; parsed, it may take 30 times that in memory
 _ARRAY_HEADER_LIMIT = 10 + 2**16  # bytes: what NumPy's format allows
 _TENSOR = "$tensor"
 
@@ -103,8 +103,8 @@ def reading(path: str | Path) -> Iterator[None]:
     """Turns errors about the content of a file into an :class:`ArchiveError` that names the file.
 
     Wrap it around code that makes something of a tree. A field that is missing, or holds what it should not, then says
-    that the file is damaged. To refuse a file for another reason, raise an ArchiveError: it passes unchanged. So does
-    an OSError. Leave checks of anything but the file's content, such as arguments of the caller, outside.
+    that the file is damaged. To refuse a file for another reason, raise an ArchiveError: it passes unchanged. So do an
+    OSError and a lack of memory. Leave outside what is not about the file's content, such as the caller's arguments.
 
     :param path: the file, for the message.
 
@@ -116,7 +116,7 @@ def reading(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except ArchiveError:
+    except (ArchiveError, torch.cuda.OutOfMemoryError):  # which are a ValueError and a RuntimeError
         raise
     except zipfile.BadZipFile as error:
         raise ArchiveError(f"{path} is not a file of pyro_gprn, or it is damaged ({error})") from error
@@ -236,12 +236,11 @@ def _numbers(node: Any) -> Iterator[int]:
 
 
 def _put_back(node: Any, archive: zipfile.ZipFile) -> Any:
-    """The tree with each tensor in its place again."""
-    if isinstance(node, dict):
-        if _TENSOR in node:
-            with archive.open(_entry_of(node[_TENSOR])) as entry:  # at its end, the checksum is compared
-                return torch.from_numpy(np.lib.format.read_array(entry, allow_pickle=False))
-        return {key: _put_back(value, archive) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_put_back(value, archive) for value in node]
+    """The same tree, changed in place: each tensor stands where its number did."""
+    if isinstance(node, dict) and _TENSOR in node:
+        with archive.open(_entry_of(node[_TENSOR])) as entry:  # at its end, the checksum is compared
+            return torch.from_numpy(np.lib.format.read_array(entry, allow_pickle=False))
+    if isinstance(node, (dict, list)):
+        for place, value in node.items() if isinstance(node, dict) else enumerate(node):
+            node[place] = _put_back(value, archive)
     return node
