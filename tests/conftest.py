@@ -8,7 +8,7 @@ import platformdirs
 import pytest
 from website import Website
 
-from pyro_gprn.datasets import fetch
+from pyro_gprn.datasets.published import fetch
 
 #: Where the published files may be: as the user says, or beside the project.
 _FOLDER = Path(os.environ.get("PYRO_GPRN_DATA") or Path(__file__).parents[1].parent / "shared/data")

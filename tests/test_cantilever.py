@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_gprn.datasets import SimpOptions, cantilever, design_cantilever, simulate_cantilever
-from pyro_gprn.datasets.elasticity import Plate
-from pyro_gprn.datasets.topology import DensityFilter, SensitivityFilter, compliance_and_gradient, optimise
+from pyro_gprn.datasets import SimpOptions, design_cantilever, simulate_cantilever
+from pyro_gprn.datasets.simulated import cantilever
+from pyro_gprn.datasets.simulated.elasticity import Plate
+from pyro_gprn.datasets.simulated.topology import DensityFilter, SensitivityFilter, compliance_and_gradient, optimise
 
 GRID = (8, 16)
 

@@ -3,9 +3,10 @@ import pytest
 import torch
 from scipy.interpolate import CubicSpline
 
-from pyro_gprn.datasets import cavity, simulate_cavity
-from pyro_gprn.datasets.navier_stokes import CavityFlow, stable_step
-from pyro_gprn.datasets.store import RunStore
+from pyro_gprn.datasets import simulate_cavity
+from pyro_gprn.datasets.simulated import cavity
+from pyro_gprn.datasets.simulated.navier_stokes import CavityFlow, stable_step
+from pyro_gprn.datasets.simulated.store import RunStore
 
 TINY = {"grid": 12, "frames": 3, "final_time": 0.06, "step": 0.005, "progress": False}
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from pyro_gprn import datasets
-from pyro_gprn.datasets import Dataset, equity, expression, jura, pm25, sample_gprn
-from pyro_gprn.datasets.expression import principal_coordinates
-from pyro_gprn.datasets.fetch import checksum_of
+from pyro_gprn.datasets import Dataset, sample_gprn
+from pyro_gprn.datasets.published import equity, expression, jura, pm25
+from pyro_gprn.datasets.published.expression import principal_coordinates
+from pyro_gprn.datasets.published.fetch import checksum_of
 
 # name: shapes of X and Y, missing outputs; first and last number of Y, first and last name of an output
 PUBLISHED = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyro_gprn.datasets import fetch as fetching
-from pyro_gprn.datasets.fetch import RemoteFile, checksum_of, fetch
+from pyro_gprn.datasets.published import fetch as fetching
+from pyro_gprn.datasets.published.fetch import RemoteFile, checksum_of, fetch
 
 CONTENT = b"1 2\n3 4\n"
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

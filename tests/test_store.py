@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pyro_gprn.datasets.store import RunStore
+from pyro_gprn.datasets.simulated.store import RunStore
 
 
 def test_a_store_goes_on_where_it_stopped(tmp_path):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 _SOURCE = (

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_gprn.datasets.elasticity import Plate
-from pyro_gprn.datasets.processes import process_pool
-from pyro_gprn.datasets.store import RunStore
-from pyro_gprn.datasets.topology import Design, SimpOptions, optimise
+from pyro_gprn.datasets.simulated.elasticity import Plate
+from pyro_gprn.datasets.simulated.processes import process_pool
+from pyro_gprn.datasets.simulated.store import RunStore
+from pyro_gprn.datasets.simulated.topology import Design, SimpOptions, optimise
 
 
 class CantileverRuns(NamedTuple):

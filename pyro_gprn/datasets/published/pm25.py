@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 MEASUREMENTS = RemoteFile(

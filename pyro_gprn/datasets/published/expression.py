@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 PRECISE_EXPRESSION = RemoteFile(

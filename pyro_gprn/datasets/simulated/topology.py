@@ -15,7 +15,7 @@ import numpy as np
 from scipy.ndimage import convolve
 from threadpoolctl import threadpool_limits
 
-from pyro_gprn.datasets.elasticity import Plate
+from pyro_gprn.datasets.simulated.elasticity import Plate
 
 VOID_MODULUS = 1e-9  # of an empty element: keeps the stiffness matrix positive definite
 MOVE_LIMIT = 0.2  # the most by which a density changes in one iteration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 _SOURCE = (

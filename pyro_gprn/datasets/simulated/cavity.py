@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_gprn.datasets.navier_stokes import CavityFlow, stable_step
-from pyro_gprn.datasets.processes import process_pool
-from pyro_gprn.datasets.store import RunStore
+from pyro_gprn.datasets.simulated.navier_stokes import CavityFlow, stable_step
+from pyro_gprn.datasets.simulated.processes import process_pool
+from pyro_gprn.datasets.simulated.store import RunStore
 
 Field = Literal["pressure", "velocity"]
 
@@ -61,7 +61,7 @@ def simulate_cavity(
     (top, bottom, left, right) have speeds ``1 + 9 x₂, …, 1 + 9 x₅``, to the right and upwards. The output is seen at
     ``frames`` times, equally spaced, the last one ``final_time``; ``Y[..., i, j]`` is at the centre of a cell,
     ``((i + ½) / grid, (j + ½) / grid)``. Pressure has mean zero in each frame. How the equations are solved:
-    :class:`~pyro_gprn.datasets.navier_stokes.CavityFlow`.
+    :class:`~pyro_gprn.datasets.simulated.navier_stokes.CavityFlow`.
 
     A run is the same, to the last bit, in whatever batch and process it is made.
 
@@ -73,8 +73,8 @@ def simulate_cavity(
     :param step: the longest time step. It is shortened to fit a whole number of times between frames and, on grids
         finer than 100, to keep the fastest walls stable.
     :param field: ``"pressure"`` or ``"velocity"`` (its x and y components).
-    :param folder: where to keep the runs, as :class:`~pyro_gprn.datasets.store.RunStore` does: ``Y`` is then mapped
-        from disk, and a call that was interrupted goes on where it stopped. None keeps them in memory.
+    :param folder: where to keep the runs, as :class:`~pyro_gprn.datasets.simulated.store.RunStore` does: ``Y`` is then
+        mapped from disk, and a call that was interrupted goes on where it stopped. None keeps them in memory.
     :param batch: how many runs are made, and written, together.
     :param processes: how many processes make batches, side by side. With more than one, a script that calls this needs
         the usual ``if __name__ == "__main__":``.
