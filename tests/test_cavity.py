@@ -41,7 +41,7 @@ def check_against_ghia(reynolds, grid, tolerance):
 
 @pytest.mark.parametrize("reynolds", [100, 400])
 def test_the_steady_flow_agrees_with_the_published_one(reynolds):
-    check_against_ghia(reynolds, grid=64, tolerance=0.03)
+    check_against_ghia(reynolds, grid=40, tolerance=0.02)
 
 
 @pytest.mark.slow
@@ -185,10 +185,11 @@ def test_a_run_is_the_same_in_any_batch_and_process(batch, processes):
 
 
 def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch):
+    unbroken = simulate_cavity(5, **TINY)
     written = []
     whole_write = RunStore.write
 
-    def write(store, run, values):  # stops the first time at run 3
+    def write(store, run, values):  # is interrupted the first time at run 3
         if len(written) == 3:
             raise KeyboardInterrupt
         written.append(run)
@@ -202,7 +203,7 @@ def test_interrupted_and_resumed_is_as_unbroken(tmp_path, monkeypatch):
     written = []
     resumed = simulate_cavity(5, folder=tmp_path, batch=2, **TINY)
     assert written == [3, 4]
-    torch.testing.assert_close(resumed, simulate_cavity(5, **TINY), rtol=0, atol=0)
+    torch.testing.assert_close(resumed, unbroken, rtol=0, atol=0)
 
 
 def test_a_finished_folder_is_read_and_one_of_other_settings_refused(tmp_path, monkeypatch):

@@ -1,10 +1,9 @@
-"""A simulator with structures for outputs: cantilevers, each the stiffest there is under its own force."""
+"""A simulator whose outputs are structures: cantilevers, each optimised to be as stiff as possible under its force."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,20 +12,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from pyro_gprn.datasets.simulated.batches import simulate_missing
 from pyro_gprn.datasets.simulated.elasticity import Plate
-from pyro_gprn.datasets.simulated.processes import process_pool
 from pyro_gprn.datasets.simulated.store import RunStore
 from pyro_gprn.datasets.simulated.topology import Design, SimpOptions, optimise
 
 
 class CantileverRuns(NamedTuple):
-    """Optimised cantilevers. With a folder, ``Y`` and ``stress`` are views of its file."""
+    """Forces and the designs that are optimal for them. ``Y`` and ``stress`` are mapped from disk if there is a folder.
 
-    X: Tensor  #: the force, (n, 2): height on the right edge (0 bottom, 1 top), angle (0 rightwards, π/2 up, to π)
-    Y: Tensor  #: optimal densities in [0, 1], (n, height, width), row 0 at the top, float32
-    stress: Tensor | None  #: von Mises stress in the optimal structures, shaped like Y; None if not asked for
+    The force acts on the right edge, at a height between 0 (bottom) and 1 (top). Its angle is between 0 and π: at 0 the
+    force points to the right, at π/2 upwards.
+    """
+
+    X: Tensor  #: height and angle of each force, ``(n, 2)``, float64
+    Y: Tensor  #: density of each element, in [0, 1], ``(n, height, width)``, row 0 at the top, float32
+    stress: Tensor | None  #: von Mises stress in each element, shaped like Y; None if it was not asked for
 
 
 def simulate_cantilever(
@@ -40,18 +42,19 @@ def simulate_cantilever(
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> CantileverRuns:
-    """Cantilevers of least compliance, clamped along the left edge, from random forces on the right edge.
+    """Optimal designs of cantilevers that are clamped along the left edge, for random forces on the right edge.
 
-    The force has length 1. Half a turn of angles is enough, as a force and its opposite have the same best structure.
+    The height of a force is uniform in ``[0, 1]`` and its angle in ``[0, π]``. Its length is 1. Angles beyond π would
+    add nothing, because a force and its opposite have the same optimal design.
 
-    :param n: how many structures.
-    :param seed: of the random forces.
-    :param grid: elements along the height and the width.
-    :param options: of the optimisation.
-    :param stress: whether to return the von Mises stress too.
-    :param processes: how many structures to work on at a time; more than one needs a script's own work to be under
-        ``if __name__ == "__main__":``, as always with spawned processes.
-    :param folder: where to keep finished structures, to go on from after an interruption; None keeps them in memory.
+    :param n: the number of designs.
+    :param seed: the seed of the random forces.
+    :param grid: the number of elements along the height and along the width.
+    :param options: the settings of the optimisation.
+    :param stress: whether to return the von Mises stress as well.
+    :param processes: how many designs are optimised at the same time. The results do not depend on it.
+    :param folder: where finished designs are kept, so that an interrupted call can be continued. None keeps them in
+        memory.
     :param progress: whether to show a progress bar.
 
     >>> X, Y, _ = simulate_cantilever(3, grid=(10, 20), progress=False)
@@ -64,39 +67,28 @@ def simulate_cantilever(
         raise ValueError(f"n and processes must be at least 1; got {n} and {processes}")
     _check_grid(grid)
     options = options or SimpOptions()
-    forces = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    X = forces * torch.tensor([1.0, math.pi], dtype=torch.float64)
-
-    shape = (n, 2 if stress else 1, *grid)
-    missing: Sequence[int]
-    write: Callable[[int, np.ndarray], None]
-    if folder is None:
-        runs = np.empty(shape, dtype="float32")
-        missing, write = range(n), runs.__setitem__
-    else:
-        store = RunStore(folder, shape, {"simulator": "cantilever", "seed": seed, **asdict(options)})
-        runs, missing, write = store.runs, store.missing(), store.write
-
-    design = partial(design_cantilever, grid=grid, options=options)
-    finished = _finished(design, {run: tuple(X[run].tolist()) for run in missing}, processes)
-    for run, found in tqdm(finished, desc="cantilevers", total=len(missing), disable=not progress):
-        write(run, np.stack([found.density, found.stress] if stress else [found.density]))
-
-    fields = torch.from_numpy(runs)
+    uniform = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    X = uniform * torch.tensor([1.0, math.pi], dtype=torch.float64)
+    settings = {"simulator": "cantilever", "seed": seed, **asdict(options)}
+    store = RunStore(folder, (n, 2 if stress else 1, *grid), settings)
+    simulate = partial(_simulate_batch, X=X.numpy(), grid=grid, options=options, stress=stress)
+    simulate_missing(store, simulate, name="cantilevers", processes=processes, progress=progress)
+    fields = torch.from_numpy(store.runs)
     return CantileverRuns(X, fields[:, 0], fields[:, 1] if stress else None)
 
 
 def design_cantilever(
     position: float, angle: float, *, grid: tuple[int, int] = (40, 80), options: SimpOptions | None = None
 ) -> Design:
-    """The stiffest cantilever under one force on its right edge.
+    """The optimal design of a cantilever under one force on its right edge.
 
-    :param position: where it acts, from 0 (bottom) to 1 (top); between two nodes they share it.
-    :param angle: of the force, anticlockwise from rightwards, in radians.
-    :param grid: elements along the height and the width.
-    :param options: of the optimisation.
+    :param position: the height at which the force acts, from 0 (bottom) to 1 (top). A force between two nodes is shared
+        by them.
+    :param angle: the direction of the force in radians, anticlockwise. At 0 it points to the right.
+    :param grid: the number of elements along the height and along the width.
+    :param options: the settings of the optimisation.
 
-    >>> design = design_cantilever(0.5, 0.0, grid=(10, 20))  # pulled along the middle
+    >>> design = design_cantilever(0.5, 0.0, grid=(10, 20))  # pulled to the right, halfway up
     >>> bool(np.allclose(design.density, design.density[::-1]))
     True
     """
@@ -119,18 +111,9 @@ def _check_grid(grid: tuple[int, int]) -> None:
         raise ValueError(f"grid must be (height, width), both at least 1 element; got {grid}")
 
 
-def _finished(
-    design: Callable[..., Design], forces: Mapping[int, Sequence[float]], processes: int
-) -> Iterator[tuple[int, Design]]:
-    """Numbers of runs with their structures, as they come."""
-    if processes == 1:
-        for run, force in forces.items():
-            yield run, design(*force)
-        return
-    with process_pool(processes) as pool:
-        run_of = {pool.submit(design, *force): run for run, force in forces.items()}
-        try:
-            for future in as_completed(run_of):
-                yield run_of[future], future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an interruption: none is started that nobody waits for
+def _simulate_batch(
+    runs: Sequence[int], X: np.ndarray, grid: tuple[int, int], options: SimpOptions, stress: bool
+) -> np.ndarray:
+    """Densities, and stress if asked for, for these rows of X, ``(len(runs), 1 or 2, height, width)``."""
+    designs = [design_cantilever(*X[run].tolist(), grid=grid, options=options) for run in runs]
+    return np.stack([[design.density, design.stress] if stress else [design.density] for design in designs])

@@ -1,38 +1,41 @@
-"""A simulator with a million outputs: pressure, in space and time, in a cavity whose walls drive the flow."""
+"""A simulator with a million outputs: the pressure, in space and time, of a flow in a square with moving walls."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from pyro_gprn.datasets.simulated.batches import simulate_missing
 from pyro_gprn.datasets.simulated.navier_stokes import CavityFlow, stable_step
-from pyro_gprn.datasets.simulated.processes import process_pool
 from pyro_gprn.datasets.simulated.store import RunStore
 
 Field = Literal["pressure", "velocity"]
 
-_REYNOLDS = (100.0, 5000.0)
+_REYNOLDS = (100.0, 5000.0)  # the least and the greatest
 _WALL_SPEED = (1.0, 10.0)
 
 
 class CavityRuns(NamedTuple):
-    """Runs of the simulator."""
+    """Inputs and outputs of the runs. ``Y`` is mapped from disk if there is a folder.
 
-    X: Tensor  #: inputs, (n, 5), in [0, 1]: Reynolds number, speeds of the top, bottom, left and right walls; float64
-    Y: Tensor  #: pressure, (n, frames, grid, grid), or velocity, (n, frames, 2, grid, grid); x before y; float32
+    The inputs are the Reynolds number and the speeds of the top, bottom, left and right walls, each moved and scaled
+    to ``[0, 1]``.
+    """
+
+    X: Tensor  #: inputs, ``(n, 5)``, float64
+    Y: Tensor  #: pressure, ``(n, frames, grid, grid)``, or velocity, ``(n, frames, 2, grid, grid)``; float32
 
 
 class _Plan(NamedTuple):
-    """What a run depends on besides its inputs."""
+    """Everything except its inputs that a run depends on."""
 
     grid: int
     frames: int
@@ -55,30 +58,32 @@ def simulate_cavity(
     processes: int = 1,
     progress: bool = True,
 ) -> CavityRuns:
-    """Runs of incompressible flow in the unit square, from rest, each wall sliding along itself at its own speed.
+    """Incompressible flow in the unit square. It starts at rest, and each wall slides along itself at its own speed.
 
-    The inputs ``x`` are uniform in ``[0, 1]``: the viscosity is ``1 / Re`` with ``Re = 100 + 4900 x₁``, and the walls
-    (top, bottom, left, right) have speeds ``1 + 9 x₂, …, 1 + 9 x₅``, to the right and upwards. The output is seen at
-    ``frames`` times, equally spaced, the last one ``final_time``; ``Y[..., i, j]`` is at the centre of a cell,
-    ``((i + ½) / grid, (j + ½) / grid)``. Pressure has mean zero in each frame. How the equations are solved:
-    :class:`~pyro_gprn.datasets.simulated.navier_stokes.CavityFlow`.
+    The inputs ``x`` are uniform in ``[0, 1]``. The viscosity is ``1 / Re`` with ``Re = 100 + 4900 x₁``. The speeds of
+    the top, bottom, left and right walls are ``1 + 9 x₂, …, 1 + 9 x₅``; the top and bottom walls move to the right, the
+    left and right walls upwards.
 
-    A run is the same, to the last bit, in whatever batch and process it is made.
+    The outputs are recorded at ``frames`` equally spaced times, of which the last is ``final_time``. ``Y[..., i, j]``
+    is the value at the centre of a cell, ``x = (i + ½) / grid`` and ``y = (j + ½) / grid``. The mean of the pressure
+    over each frame is zero. :class:`~pyro_gprn.datasets.simulated.navier_stokes.CavityFlow` describes how the equations
+    are solved.
 
-    :param n: how many runs.
-    :param seed: of the random inputs.
-    :param grid: cells along each side.
-    :param frames: how many times the output is seen.
-    :param final_time: when it is seen last.
-    :param step: the longest time step. It is shortened to fit a whole number of times between frames and, on grids
-        finer than 100, to keep the fastest walls stable.
-    :param field: ``"pressure"`` or ``"velocity"`` (its x and y components).
-    :param folder: where to keep the runs, as :class:`~pyro_gprn.datasets.simulated.store.RunStore` does: ``Y`` is then
-        mapped from disk, and a call that was interrupted goes on where it stopped. None keeps them in memory.
-    :param batch: how many runs are made, and written, together.
-    :param processes: how many processes make batches, side by side. With more than one, a script that calls this needs
-        the usual ``if __name__ == "__main__":``.
-    :param progress: shows a progress bar.
+    The outputs of a run are the same, to the last bit, for all values of ``batch`` and ``processes``.
+
+    :param n: the number of runs.
+    :param seed: the seed of the random inputs.
+    :param grid: the number of cells along each side.
+    :param frames: the number of times at which the outputs are recorded.
+    :param final_time: the last of these times.
+    :param step: the longest time step. A shorter one is taken if frames would otherwise not be a whole number of steps
+        apart or if, on grids finer than 100, this step were unstable for the fastest walls.
+    :param field: ``"pressure"``, or ``"velocity"`` for its components along x and y.
+    :param folder: where finished runs are kept, as :class:`~pyro_gprn.datasets.simulated.store.RunStore` describes, so
+        that an interrupted call can be continued. None keeps them in memory.
+    :param batch: how many runs are simulated, and then stored, together.
+    :param processes: how many batches are simulated at the same time.
+    :param progress: whether to show a progress bar.
 
     >>> X, Y = simulate_cavity(2, grid=16, frames=3, final_time=0.3, step=0.01, progress=False)
     >>> X.shape, Y.shape
@@ -92,39 +97,15 @@ def simulate_cavity(
     X = torch.rand(n, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     plan = _Plan(grid, frames, final_time, _steps_per_frame(grid, final_time / frames, step), field)
     components = (2,) if field == "velocity" else ()
-    runs, missing, write = _open(folder, (n, frames, *components, grid, grid), {"seed": seed, **plan._asdict()})
-    batches = [missing[start : start + batch] for start in range(0, len(missing), batch)]
-    with tqdm(total=n, initial=n - len(missing), desc="cavity", unit="run", disable=not progress) as bar:
-        for members, outputs in zip(batches, _simulate(batches, X.numpy(), plan, processes), strict=True):
-            for run, output in zip(members, outputs, strict=True):
-                write(run, output)
-            bar.update(len(members))
-    return CavityRuns(X, torch.from_numpy(runs))
-
-
-def _open(
-    folder: str | Path | None, shape: tuple[int, ...], settings: dict[str, Any]
-) -> tuple[np.ndarray, list[int], Callable[[int, np.ndarray], None]]:
-    """The array of runs, which are still to be made, and how to write one: on disk or, without a folder, in memory."""
-    if folder is None:
-        runs = np.empty(shape, dtype="float32")
-        return runs, list(range(len(runs))), runs.__setitem__
-    store = RunStore(folder, shape, {"simulator": "cavity", **settings})
-    return store.runs, store.missing(), store.write
-
-
-def _simulate(batches: Sequence[Sequence[int]], X: np.ndarray, plan: _Plan, processes: int) -> Iterator[np.ndarray]:
-    """The outputs of one batch of runs after another, each ``(len(batch), frames, …)``."""
-    simulate = partial(_simulate_batch, X=X, plan=plan)
-    if processes == 1:
-        yield from map(simulate, batches)
-    else:
-        with process_pool(processes) as pool:
-            yield from pool.map(simulate, batches)
+    settings = {"simulator": "cavity", "seed": seed, **plan._asdict()}
+    store = RunStore(folder, (n, frames, *components, grid, grid), settings)
+    simulate = partial(_simulate_batch, X=X.numpy(), plan=plan)
+    simulate_missing(store, simulate, name="cavity", batch=batch, processes=processes, progress=progress)
+    return CavityRuns(X, torch.from_numpy(store.runs))
 
 
 def _simulate_batch(runs: Sequence[int], X: np.ndarray, plan: _Plan) -> np.ndarray:
-    """The outputs of these rows of ``X``, ``(len(runs), frames, …)``, float32."""
+    """The outputs for these rows of X, ``(len(runs), frames, …)``, float32."""
     _keep_freed_memory()
     inputs = X[list(runs)]
     reynolds, walls = _within(_REYNOLDS, inputs[:, 0]), _within(_WALL_SPEED, inputs[:, 1:])
@@ -133,7 +114,7 @@ def _simulate_batch(runs: Sequence[int], X: np.ndarray, plan: _Plan) -> np.ndarr
     interval = plan.final_time / plan.frames
     velocity = flow.at_rest()
     outputs = []
-    with np.errstate(over="ignore", invalid="ignore"):  # caught below
+    with np.errstate(over="ignore", invalid="ignore"):  # _check_finite reports overflows with the runs they are in
         for frame in range(1, plan.frames + 1):
             for _ in range(plan.steps_per_frame):
                 velocity = flow.step(velocity, interval / plan.steps_per_frame)
@@ -143,15 +124,18 @@ def _simulate_batch(runs: Sequence[int], X: np.ndarray, plan: _Plan) -> np.ndarr
 
 
 def _keep_freed_memory() -> None:
-    """Halves the time on Linux: without it the arrays of each step are new memory, cleared by the system page by page.
+    """Makes the process keep freed memory for later arrays. On Linux this halves the time of a simulation.
 
-    glibc gives freed memory back to the system beyond a threshold: twice the largest block, of at most 32 MiB, that it
-    has seen freed. Elsewhere this does nothing.
+    The C library of Linux (glibc) gives a freed block back to the system if the block is larger than a threshold. The
+    arrays of each time step are then made of new memory, which the system has to clear page by page. The threshold
+    rises when a larger block, of at most 32 MiB, is freed; so one block of nearly that size is made and freed here.
+    With other C libraries this does nothing.
     """
     np.empty(31 * 2**20, dtype="uint8")
 
 
 def _within(bounds: tuple[float, float], share: np.ndarray) -> np.ndarray:
+    """The values that lie at these shares of the way from the lower to the upper bound."""
     low, high = bounds
     return low + (high - low) * share
 
@@ -164,9 +148,9 @@ def _check_finite(output: np.ndarray, runs: Sequence[int], time: float) -> None:
 
 
 def _steps_per_frame(grid: int, interval: float, step: float) -> int:
-    """The fewest equal steps between two frames, none longer than ``step`` nor than is stable for every input."""
+    """The least number of equal steps between two frames that are no longer than ``step`` and stable for all inputs."""
     longest = min(step, stable_step(grid, 1 / min(_REYNOLDS), max(_WALL_SPEED)))
-    return math.ceil(interval / longest * (1 - 1e-12))  # 0.1 / 0.001 is 100, whatever the rounding
+    return math.ceil(interval / longest * (1 - 1e-12))  # 0.1 / 0.001 is 100, even if rounding puts it just above
 
 
 def _count(name: str, value: int, least: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""Simulated runs on disk: written one by one, resumed after an interruption."""
+"""Where simulated runs are kept: in a folder, so that an interrupted simulation can be continued, or in memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import numpy as np
 
 
 class RunStore:
-    """An array of runs in a folder, ``(n, …)``, that fills up run by run and remembers which runs are there.
+    """An array of runs, ``(n, …)``, that is filled run by run and that knows which runs are still missing.
 
-    The folder holds ``runs.npy`` (a plain NumPy array, memory-mapped), ``done.npy`` (a flag for each run) and
-    ``settings.json``. Opened again with the same settings it goes on where it stopped; with other settings it refuses.
+    The folder holds ``runs.npy`` (a plain NumPy array, which is memory-mapped), ``done.npy`` (one flag for each run)
+    and ``settings.json``. If the folder is opened again with the same settings, the runs in it are kept and the others
+    can be added. If it is opened with other settings, an error is raised.
 
-    :param folder: where; made if it is not there.
-    :param shape: of all runs together, ``(n, …)``.
-    :param settings: everything the runs depend on, as JSON can hold it.
-    :param dtype: of the runs.
+    :param folder: where the runs are kept. It is made if it does not exist. None keeps the runs in memory only.
+    :param shape: the shape of the array, ``(n, …)``.
+    :param settings: everything that the values of the runs depend on, in types that JSON knows.
+    :param dtype: the type of the array.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -30,35 +31,48 @@ class RunStore:
     [0, 2]
     """
 
+    runs: np.ndarray  #: all runs, ``(n, …)``; the values of a missing run mean nothing
+
     def __init__(
-        self, folder: str | Path, shape: Sequence[int], settings: Mapping[str, Any], *, dtype: str = "float32"
+        self, folder: str | Path | None, shape: Sequence[int], settings: Mapping[str, Any], *, dtype: str = "float32"
     ) -> None:
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        described = json.dumps({"shape": list(shape), "dtype": dtype, **settings}, sort_keys=True, indent=1)
-        known = self.folder / "settings.json"
-        if known.exists():
-            if known.read_text(encoding="utf-8") != described:
-                raise ValueError(
-                    f"{self.folder} holds runs made with other settings than these: compare its settings.json, or"
-                    " choose another folder"
-                )
+        if folder is None:
+            self.runs, self._done = np.empty(shape, dtype), np.zeros(shape[0], dtype=bool)
         else:
-            np.lib.format.open_memmap(self.folder / "runs.npy", "w+", dtype, tuple(shape)).flush()
-            np.lib.format.open_memmap(self.folder / "done.npy", "w+", "bool", (shape[0],)).flush()
-            partial = known.with_suffix(".partial")
-            partial.write_text(described, encoding="utf-8")
-            os.replace(partial, known)  # last and at once: with settings.json there, the rest is whole
-        self.runs = np.load(self.folder / "runs.npy", mmap_mode="r+")
-        self._done = np.load(self.folder / "done.npy", mmap_mode="r+")
+            self.runs, self._done = _open_folder(Path(folder), tuple(shape), settings, dtype)
 
     def missing(self) -> list[int]:
-        """The runs that are not there yet."""
+        """The numbers of the runs that have not been written yet."""
         return np.flatnonzero(~self._done).tolist()
 
     def write(self, run: int, values: np.ndarray) -> None:
-        """Puts one run in its place; only when it is on disk does it count as there."""
-        self.runs[run] = values
-        self.runs.flush()
-        self._done[run] = True
-        self._done.flush()
+        """Writes one run.
+
+        The run's flag is set only after the run itself has reached the disk. A crash in between leaves the run missing.
+        """
+        for array, value in ((self.runs, values), (self._done, True)):
+            array[run] = value
+            if isinstance(array, np.memmap):
+                array.flush()
+
+
+def _open_folder(
+    folder: Path, shape: tuple[int, ...], settings: Mapping[str, Any], dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The runs and their flags, mapped from the folder's files. The files are made if they do not exist."""
+    described = json.dumps({"shape": list(shape), "dtype": dtype, **settings}, sort_keys=True, indent=1)
+    known = folder / "settings.json"
+    if not known.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        np.lib.format.open_memmap(folder / "runs.npy", "w+", dtype, shape).flush()
+        np.lib.format.open_memmap(folder / "done.npy", "w+", "bool", shape[:1]).flush()
+        # settings.json comes last and appears in one step: where it exists, the other two files are complete
+        partial = known.with_suffix(".partial")
+        partial.write_text(described, encoding="utf-8")
+        os.replace(partial, known)
+    elif known.read_text(encoding="utf-8") != described:
+        raise ValueError(
+            f"{folder} holds runs made with other settings than these: compare its settings.json, or choose another"
+            " folder"
+        )
+    return np.load(folder / "runs.npy", mmap_mode="r+"), np.load(folder / "done.npy", mmap_mode="r+")
