@@ -84,8 +84,8 @@ def test_the_half_beam_of_andreassen_et_al(filtering, published):
 @pytest.mark.parametrize(("position", "angle"), [(0.5, math.pi / 2), (0.13, 0.3), (0.8, 2.0)])
 def test_a_mirrored_force_gives_the_mirrored_design(position, angle, filtering):
     options = SimpOptions(filtering=filtering, volume_fraction=0.4)
-    design = design_cantilever(position, angle, grid=(20, 40), options=options)
-    mirrored = design_cantilever(1 - position, math.pi - angle, grid=(20, 40), options=options)
+    design = design_cantilever(position, angle, grid=GRID, options=options)
+    mirrored = design_cantilever(1 - position, math.pi - angle, grid=GRID, options=options)
     np.testing.assert_allclose(mirrored.density, design.density[::-1], atol=1e-6)
     np.testing.assert_allclose(mirrored.stress, design.stress[::-1], atol=1e-5)
     assert mirrored.compliance == pytest.approx(design.compliance)
@@ -101,7 +101,9 @@ def test_a_design_uses_its_material_and_uses_it_well(volume_fraction, filtering)
     assert design.density.max() <= 1 + 1e-12
     one_step = design_cantilever(0.3, 1.0, grid=GRID, options=SimpOptions(volume_fraction, max_iterations=1))
     assert design.compliance < one_step.compliance
-    assert design.stress[design.density < 1e-3].max(initial=0.0) < 1e-3  # where nothing is, nothing bears
+    void = design.density < 1e-3
+    assert void.any() or volume_fraction > 0.2  # so that there are designs of which the next line says something
+    assert design.stress[void].max(initial=0.0) < 1e-3  # where there is no material there is no stress
 
 
 def test_runs_are_the_designs_of_their_inputs():

@@ -1,4 +1,8 @@
-"""Data to try things on: the paper's sets, loaded or simulated, a small simulator, draws of the model itself."""
+"""Data sets to try the package on.
+
+The folder ``published`` loads data that others have published. The folder ``simulated`` makes data on this machine. All
+names that a user needs can be imported from here.
+"""
 
 from pyro_gprn.datasets.published.equity import load_equity
 from pyro_gprn.datasets.published.expression import load_dream5, load_precise

@@ -1,1 +1,1 @@
-"""Data sets that others have published: each loader downloads its files once and checks them every time."""
+"""Data sets that others have published. Their files are downloaded once and checked each time they are loaded."""

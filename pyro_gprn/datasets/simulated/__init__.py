@@ -1,1 +1,1 @@
-"""Data sets that are made here: by simulators of three sizes, and by draws from the network itself."""
+"""Data sets that are made on this machine, by simulators and by draws from the network itself."""

@@ -1,7 +1,8 @@
-"""Topology optimisation: the stiffest plate that a given amount of material can make.
+"""Topology optimisation: where to put a given amount of material so that a plate is as stiff as possible.
 
-After E. Andreassen, A. Clausen, M. Schevenels, B. S. Lazarov and O. Sigmund, *Efficient topology optimization in MATLAB
-using 88 lines of code* (Structural and Multidisciplinary Optimization 43, 2011), with their constants.
+The method and its constants are those of E. Andreassen, A. Clausen, M. Schevenels, B. S. Lazarov and O. Sigmund,
+*Efficient topology optimization in MATLAB using 88 lines of code* (Structural and Multidisciplinary Optimization 43,
+2011). The optimiser moves one design variable ``x`` in each element; a filter turns the variables into densities ``ρ``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from threadpoolctl import threadpool_limits
 
 from pyro_gprn.datasets.simulated.elasticity import Plate
 
-VOID_MODULUS = 1e-9  # of an empty element: keeps the stiffness matrix positive definite
-MOVE_LIMIT = 0.2  # the most by which a density changes in one iteration
-LEAST_DIVISOR = 1e-3  # in place of smaller densities where the sensitivity filter divides by them
+VOID_MODULUS = 1e-9  # Young's modulus of an empty element; above 0, so that the stiffness matrix is positive definite
+MOVE_LIMIT = 0.2  # the most by which a design variable changes in one iteration
+LEAST_DIVISOR = 1e-3  # the sensitivity filter divides by a design variable, or by this where the variable is smaller
 
 
 @dataclass(frozen=True)
 class SimpOptions:
-    """How a plate is optimised: SIMP (stiffness is a power of density) with optimality criteria.
+    """The settings of the optimisation, which is SIMP (stiffness is a power of density) with optimality criteria.
 
     >>> SimpOptions(volume_fraction=1.5)
     Traceback (most recent call last):
@@ -32,12 +33,12 @@ class SimpOptions:
     ValueError: volume_fraction must be between 0 and 1, both excluded; got 1.5
     """
 
-    volume_fraction: float = 0.5  #: mean density, in (0, 1)
-    penalty: float = 3.0  #: the power, at least 1; a greater one drives densities to 0 and 1
-    filter_radius: float = 2.4  #: in elements, at least 1, which is no filter
-    filtering: Literal["sensitivity", "density"] = "sensitivity"  #: what the filter smooths
-    tolerance: float = 0.01  #: stop when no density changes by more
-    max_iterations: int = 1000  #: stop after so many in any case
+    volume_fraction: float = 0.5  #: the mean density, between 0 and 1
+    penalty: float = 3.0  #: the power, at least 1; greater powers drive the densities towards 0 and 1
+    filter_radius: float = 2.4  #: the radius of the filter in elements, at least 1; 1 means no filter
+    filtering: Literal["sensitivity", "density"] = "sensitivity"  #: what is filtered: derivatives or densities
+    tolerance: float = 0.01  #: the optimisation ends when no design variable changes by more than this
+    max_iterations: int = 1000  #: the optimisation ends after this number of iterations in any case
 
     def __post_init__(self) -> None:
         if not 0 < self.volume_fraction < 1:
@@ -55,23 +56,33 @@ class SimpOptions:
 
 
 class Design(NamedTuple):
-    """An optimised plate."""
+    """The result of an optimisation."""
 
-    density: np.ndarray  #: (height, width), in [0, 1]
-    stress: np.ndarray  #: von Mises stress at the centres of the elements, (height, width)
-    compliance: float  #: work of the force, fᵀu
-    iterations: int  #: how many it took
+    density: np.ndarray  #: density of each element, in [0, 1], ``(height, width)``
+    stress: np.ndarray  #: von Mises stress at the centre of each element, ``(height, width)``
+    compliance: float  #: the work done by the force, ``fᵀu``, which the optimisation makes small
+    iterations: int  #: the number of iterations
 
 
 def youngs_modulus(density: np.ndarray, penalty: float) -> np.ndarray:
-    """Young's modulus of elements, ``E(ρ) = E_void + ρᵖ (1 − E_void)``."""
+    """Young's modulus of elements from their densities, ``E(ρ) = E_void + ρᵖ (1 − E_void)``.
+
+    >>> youngs_modulus(np.array([0.0, 0.5, 1.0]), 3.0).round(4)
+    array([0.   , 0.125, 1.   ])
+    """
     return VOID_MODULUS + (1 - VOID_MODULUS) * density**penalty
 
 
 def compliance_and_gradient(
     plate: Plate, force: np.ndarray, density: np.ndarray, penalty: float
 ) -> tuple[float, np.ndarray]:
-    """Compliance and its derivative by each density, ``(height, width)``."""
+    """The compliance of a plate, and its derivative by the density of each element, ``(height, width)``.
+
+    :param plate: the plate, which knows the displacements that are held.
+    :param force: the force at each node, ``(height + 1, width + 1, 2)``.
+    :param density: the density of each element, ``(height, width)``.
+    :param penalty: the power in :func:`youngs_modulus`.
+    """
     # With K(ρ) u = f,  c = fᵀu = Σ_e E(ρ_e) u_eᵀ K_0 u_e;  as f is fixed, K' u + K u' = 0, so
     # dc/dρ_e = fᵀu' = uᵀK u' = −uᵀK' u = −E'(ρ_e) u_eᵀ K_0 u_e
     displacement = plate.displacement(youngs_modulus(density, penalty), force)
@@ -80,87 +91,109 @@ def compliance_and_gradient(
 
 
 class Filter(ABC):
-    """Keeps details finer than a radius out of a design, by means over neighbours weighted ``radius − distance``.
+    """Keeps details that are finer than a radius out of a design.
 
-    :param shape: ``(height, width)``.
-    :param radius: in elements.
+    It averages over the neighbours j of each element i, with coefficients ``c_ij = max(0, radius − distance)``.
+
+    :param shape: the number of elements, ``(height, width)``.
+    :param radius: the radius in elements.
     """
 
     def __init__(self, shape: tuple[int, int], radius: float) -> None:
         offsets = np.arange(1 - math.ceil(radius), math.ceil(radius))
-        self._weights = np.maximum(0.0, radius - np.hypot(offsets[:, None], offsets))
-        self._totals = self._weighted_sum(np.ones(shape))
+        self._coefficients = np.maximum(0.0, radius - np.hypot(offsets[:, None], offsets))
+        self._totals = self._sum(np.ones(shape))
 
-    def _weighted_sum(self, field: np.ndarray) -> np.ndarray:
-        return convolve(field, self._weights, mode="constant")
-
-    @abstractmethod
-    def density(self, design: np.ndarray) -> np.ndarray:
-        """Densities from the variables that the optimiser moves."""
+    def _sum(self, field: np.ndarray) -> np.ndarray:
+        """``Σ_j c_ij field_j`` for each element i, ``(height, width)``."""
+        return convolve(field, self._coefficients, mode="constant")
 
     @abstractmethod
-    def gradient(self, design: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """What the optimiser takes for the compliance's derivative by the design, from that by the densities."""
+    def density(self, variables: np.ndarray) -> np.ndarray:
+        """The densities that belong to the design variables, ``(height, width)``."""
+
+    @abstractmethod
+    def gradient(self, variables: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """What the optimiser uses as the derivative of the compliance by the design variables, ``(height, width)``.
+
+        :param variables: the design variables, ``(height, width)``.
+        :param gradient: the derivative of the compliance by the densities, ``(height, width)``.
+        """
 
     @abstractmethod
     def volume_gradient(self) -> np.ndarray:
-        """Derivative of the sum of the densities by the design."""
+        """The derivative of the sum of all densities by the design variables, ``(height, width)``."""
 
 
 class SensitivityFilter(Filter):
-    """Leaves the design as it is and smooths the derivative, ``Σ_j w_ij x_j g_j / (x_i Σ_j w_ij)``."""
+    """Takes the variables for densities and averages the derivatives g: ``Σ_j c_ij x_j g_j / (x_i Σ_j c_ij)``."""
 
-    def density(self, design: np.ndarray) -> np.ndarray:
-        return design
+    def density(self, variables: np.ndarray) -> np.ndarray:
+        return variables
 
-    def gradient(self, design: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        return self._weighted_sum(design * gradient) / (self._totals * np.maximum(design, LEAST_DIVISOR))
+    def gradient(self, variables: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        return self._sum(variables * gradient) / (self._totals * np.maximum(variables, LEAST_DIVISOR))
 
     def volume_gradient(self) -> np.ndarray:
         return np.ones_like(self._totals)
 
 
 class DensityFilter(Filter):
-    """Smooths the design, ``ρ_i = Σ_j w_ij x_j / Σ_j w_ij``; derivatives follow by the chain rule."""
+    """Averages the variables, ``ρ_i = Σ_j c_ij x_j / Σ_j c_ij``. The derivatives follow by the chain rule."""
 
-    def density(self, design: np.ndarray) -> np.ndarray:
-        return self._weighted_sum(design) / self._totals
+    def density(self, variables: np.ndarray) -> np.ndarray:
+        return self._sum(variables) / self._totals
 
-    def gradient(self, design: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        return self._weighted_sum(gradient / self._totals)  # the weights are symmetric
+    def gradient(self, variables: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        return self._sum(gradient / self._totals)  # Σ_i c_ij g_i / Σ_k c_ik, with c_ij = c_ji
 
     def volume_gradient(self) -> np.ndarray:
-        return self._weighted_sum(1 / self._totals)
+        return self._sum(1 / self._totals)
 
 
 _FILTERS: dict[str, type[Filter]] = {"density": DensityFilter, "sensitivity": SensitivityFilter}
 
 
 def optimise(plate: Plate, force: np.ndarray, options: SimpOptions) -> Design:
-    """The densities of least compliance under a force, from a uniform start.
+    """The densities of least compliance under a force. The optimisation starts with the same density everywhere.
 
-    :param plate: what is held.
-    :param force: at the nodes, ``(height + 1, width + 1, 2)``.
-    :param options: how.
+    :param plate: the plate, which knows the displacements that are held.
+    :param force: the force at each node, ``(height + 1, width + 1, 2)``.
+    :param options: the settings of the optimisation.
+
+    >>> held = np.zeros((5, 9, 2), dtype=bool)
+    >>> held[:, 0] = True
+    >>> force = np.zeros(held.shape)
+    >>> force[2, -1, 1] = -1.0  # downwards, in the middle of the right edge
+    >>> design = optimise(Plate(held), force, SimpOptions(volume_fraction=0.4))
+    >>> design.density.shape, round(float(design.density.mean()), 6)
+    ((4, 8), 0.4)
     """
     filtering = _FILTERS[options.filtering](plate.shape, options.filter_radius)
     volume_gradient = filtering.volume_gradient()
-    design = np.full(plate.shape, options.volume_fraction)
+    variables = np.full(plate.shape, options.volume_fraction)
+    volume = options.volume_fraction * variables.size
     iterations, change = 0, math.inf
-    with threadpool_limits(limits=1, user_api="blas"):  # a narrow band gains nothing from threads
+    with threadpool_limits(limits=1, user_api="blas"):  # threads do not speed up the factorisation of a narrow band
         while change > options.tolerance and iterations < options.max_iterations:
-            _, gradient = compliance_and_gradient(plate, force, filtering.density(design), options.penalty)
-            gain = -filtering.gradient(design, gradient) / volume_gradient
-            updated = _optimality_step(design, gain, volume_gradient, options.volume_fraction * design.size)
-            iterations, change, design = iterations + 1, np.abs(updated - design).max(), updated
-        return _describe(plate, force, filtering.density(design), options.penalty, iterations)
+            _, gradient = compliance_and_gradient(plate, force, filtering.density(variables), options.penalty)
+            gain = -filtering.gradient(variables, gradient) / volume_gradient
+            updated = _optimality_step(variables, gain, volume_gradient, volume)
+            iterations, change, variables = iterations + 1, np.abs(updated - variables).max(), updated
+        return _describe(plate, force, filtering.density(variables), options.penalty, iterations)
 
 
-def _optimality_step(design: np.ndarray, gain: np.ndarray, volume_gradient: np.ndarray, volume: float) -> np.ndarray:
-    """``x √(gain / λ)`` within the move limit and [0, 1], with the multiplier λ that gives the volume."""
-    least, most = np.maximum(design - MOVE_LIMIT, 0.0), np.minimum(design + MOVE_LIMIT, 1.0)
-    target = design * np.sqrt(gain)
-    # At λ = max(gain) nothing grows, towards λ = 0 all does; the volume falls in between as λ rises
+def _optimality_step(variables: np.ndarray, gain: np.ndarray, volume_gradient: np.ndarray, volume: float) -> np.ndarray:
+    """The design variables after one iteration, ``(height, width)``.
+
+    They are ``x √(gain / λ)``, clipped to the move limit and to ``[0, 1]``. The multiplier λ is found by bisection: it
+    is the one for which the densities have the required volume.
+
+    :param gain: the decrease of the compliance for each unit of volume that is added, ``(height, width)``.
+    """
+    least, most = np.maximum(variables - MOVE_LIMIT, 0.0), np.minimum(variables + MOVE_LIMIT, 1.0)
+    target = variables * np.sqrt(gain)
+    # At λ = max(gain) no variable grows, and near λ = 0 all of them do. In between, the volume falls as λ rises.
     low, high = 0.0, gain.max()
     for _ in range(50):
         middle = (low + high) / 2
