@@ -1,5 +1,6 @@
 """Loaders: against the published files where they are on this machine, and against small files of the same form."""
 
+import functools
 import math
 import shutil
 from dataclasses import replace
@@ -40,6 +41,12 @@ def publish(website, monkeypatch):
     return publish
 
 
+@functools.cache
+def published(name: str) -> Dataset:
+    """A data set, loaded once for all tests; for tests with the fixture ``published_files``."""
+    return getattr(datasets, f"load_{name}")()
+
+
 def lines(rows) -> str:
     return "\n".join(rows) + "\n"
 
@@ -54,7 +61,7 @@ def numbers(rows: int, columns: int) -> np.ndarray:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_set(published_files, name):
     X_shape, Y_shape, missing, ends, names = PUBLISHED[name]
-    data = getattr(datasets, f"load_{name}")()
+    data = published(name)
     assert data.name == name
     assert (data.X.shape, data.Y.shape, data.output_shape) == (X_shape, Y_shape, Y_shape[1:])
     assert data.X.dtype == data.Y.dtype == torch.float64
@@ -66,14 +73,14 @@ def test_a_published_set(published_files, name):
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_the_inputs_of_a_published_set(published_files, name):
-    assert getattr(datasets, f"load_{name}")().X.flatten()[[0, -1]].tolist() == INPUTS[name]
+    assert published(name).X.flatten()[[0, -1]].tolist() == INPUTS[name]
 
 
 @pytest.mark.parametrize(
     ("name", "n_train", "n_test"), [("jura", 249, 100), ("equity", 200, 200), ("pm25", 256, 32), ("precise", 178, 100)]
 )
 def test_the_papers_splits(published_files, name, n_train, n_test):
-    split = getattr(datasets, f"load_{name}")().split(seed=0)
+    split = published(name).split(seed=0)
     assert (len(split.X_train), len(split.Y_train)) == (n_train, n_train)
     assert (len(split.X_test), len(split.Y_test)) == (n_test, n_test)
 
@@ -98,7 +105,7 @@ def test_an_altered_copy_of_a_published_file_is_refused(published_files, tmp_pat
 
 
 def test_replicates_of_precise_share_inputs(published_files):
-    X = datasets.load_precise().X
+    X = published("precise").X
     torch.testing.assert_close(X[0], X[1])  # control__wt_glc__1 and __2
     assert (X[0] - X[2]).abs().max() > 0.1  # fur__wt_dpd__1
     torch.testing.assert_close(X.mean(0), torch.zeros(10, dtype=torch.float64))
@@ -108,7 +115,7 @@ def test_replicates_of_precise_share_inputs(published_files):
 
 
 def test_covariances_of_equity_are_symmetric(published_files):
-    matrices = datasets.load_equity().Y.reshape(-1, 5, 5)
+    matrices = published("equity").Y.reshape(-1, 5, 5)
     torch.testing.assert_close(matrices, matrices.mT, rtol=0, atol=0)
     assert (torch.linalg.eigvalsh(matrices) > 0).all()
 

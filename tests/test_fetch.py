@@ -4,6 +4,7 @@ import hashlib
 import sys
 from dataclasses import replace
 
+import pooch
 import pytest
 
 from pyro_gprn.datasets.published import fetch as fetching
@@ -51,6 +52,7 @@ def test_a_file_whose_checksum_no_one_knows_is_taken_as_it_is(published, website
 
 def test_a_download_that_fails_at_first_is_tried_again(published, website, monkeypatch):
     monkeypatch.setattr(fetching, "RETRIES", 1)
+    monkeypatch.setattr(pooch.core.time, "sleep", lambda seconds: None)  # pooch waits a second before it tries again
     website.failures = 1
     assert fetch(published).read_bytes() == CONTENT
     assert len(website.requests) == 2
