@@ -42,14 +42,14 @@ def test_a_pulled_plate_stretches_evenly():
     np.testing.assert_allclose(plate.von_mises_stress(modulus, displacement), 0.3)
 
 
-def test_the_derivative_of_the_compliance():
+def test_the_derivative_of_the_compliance_agrees_with_differences():
     plate, force, density = random_problem()
     _, gradient = compliance_and_gradient(plate, force, density, 3.0)
     expected = central_differences(lambda x: compliance_and_gradient(plate, force, x, 3.0)[0], density)
     np.testing.assert_allclose(gradient, expected, rtol=1e-4)
 
 
-def test_the_derivatives_through_the_density_filter():
+def test_the_derivatives_through_the_density_filter_agree_with_differences():
     plate, force, design = random_problem()
     smooth = DensityFilter(plate.shape, 2.4)
     _, gradient = compliance_and_gradient(plate, force, smooth.density(design), 3.0)
@@ -69,7 +69,7 @@ def test_a_filter_of_radius_one_changes_nothing(kind):
 
 
 @pytest.mark.parametrize(("filtering", "published"), [("sensitivity", 216.81), ("density", 233.71)])
-def test_the_half_beam_of_andreassen_et_al(filtering, published):
+def test_the_half_beam_of_andreassen_et_al_has_its_published_compliance(filtering, published):
     held = np.zeros((21, 61, 2), dtype=bool)
     held[:, 0, 0] = held[-1, -1, 1] = True
     force = np.zeros(held.shape)
@@ -124,7 +124,7 @@ def test_runs_depend_on_the_seed_alone():
     assert first.stress is None
 
 
-def test_one_run(tmp_path):
+def test_there_may_be_a_single_run(tmp_path):
     X, Y, _ = simulate_cantilever(1, grid=GRID, folder=tmp_path, progress=False)
     assert X.shape == (1, 2)
     assert Y.shape == (1, *GRID)

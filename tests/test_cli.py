@@ -59,7 +59,7 @@ def test_an_interruption_says_how_to_continue(tmp_path, monkeypatch):
         cli.main(["simulate", "cavity", "--folder", str(tmp_path)])
 
 
-def test_simulate_cantilever(tmp_path, monkeypatch):
+def test_simulate_cantilever_passes_its_options_on(tmp_path, monkeypatch):
     asked = {}
 
     def simulate(runs, seed, **settings):

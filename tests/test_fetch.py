@@ -1,4 +1,4 @@
-"""Files are found, downloaded and checked; all against a server of the test's own, and a cache of its own."""
+"""Files are found, downloaded and checked. Each test has its own server and its own cache."""
 
 import hashlib
 import sys
@@ -26,7 +26,7 @@ def test_a_file_is_downloaded_once(published, website, cache):
     assert website.requests == ["/data/X.txt"]
 
 
-def test_the_checksum_of_git(website, tmp_path):
+def test_a_checksum_of_git_is_checked_too(website, tmp_path):
     # git hash-object of a file that holds "hello\n"
     (tmp_path / "hello").write_bytes(b"hello\n")
     blob = "git-blob:ce013625030ba8dba906f756967f9e9ca394464a"
