@@ -50,6 +50,7 @@ def test_the_same_seed_gives_the_same_runs():
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(demo, "N_TRAIN", 6)  # the smaller, the sooner
+    monkeypatch.setattr(demo, "N_TRAIN", 6)
+    monkeypatch.setattr(demo, "N_TEST", 2)
     with pytest.raises(ImportError, match=r"pip install 'pyro-gprn\[plot\]'"):
         main(["demo", "--steps", "1", "--quiet", "--figure", str(tmp_path / "demo.png")])

@@ -93,3 +93,12 @@ def test_an_interruption_of_the_caller_alone_stops_all_processes_and_keeps_what_
     assert RunStore(tmp_path / "runs", (8, 2), {}).missing() == [2, 3, 4, 5, 6, 7]
     assert len(workers()) == 2
     assert wait_until(lambda: not any(map(is_alive, workers())), seconds=10)
+
+
+def test_a_single_batch_needs_no_second_process():
+    store, asked = RunStore(None, (3, 2), {}), []
+    simulate_missing(
+        store, lambda runs: asked.append(runs) or squares(runs), name="squares", batch=3, processes=4, progress=False
+    )
+    assert asked == [[0, 1, 2]]  # seen only if it was made in this process
+    np.testing.assert_array_equal(store.runs, squares([0, 1, 2]))

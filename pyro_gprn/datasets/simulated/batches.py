@@ -30,7 +30,7 @@ def simulate_missing(
         The outputs may depend on these numbers only, not on what was simulated before.
     :param name: the name in front of the progress bar.
     :param batch: how many runs are simulated, and then stored, together.
-    :param processes: how many batches are simulated at the same time. 1 means: in the calling process.
+    :param processes: how many batches are simulated at the same time. A single one is simulated in the calling process.
     :param progress: whether to show a progress bar.
 
     >>> store = RunStore(None, (4, 2), {})
@@ -40,6 +40,7 @@ def simulate_missing(
     """
     missing = store.missing()
     batches = [missing[start : start + batch] for start in range(0, len(missing), batch)]
+    processes = max(1, min(processes, len(batches)))  # joblib would start processes that have nothing to do
     # By default joblib joins short tasks into longer ones and returns results in the order of the tasks. Both would
     # keep finished runs out of the store.
     parallel = Parallel(processes, batch_size=1, return_as="generator_unordered")
