@@ -1,4 +1,4 @@
-"""Data sets in tests: never from the user's folder or cache, never from the internet."""
+"""Tests never read data sets from the user's folder or cache, and never download them from the internet."""
 
 import os
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ import platformdirs
 import pytest
 from website import Website
 
-from pyro_gprn.datasets import fetch
+from pyro_gprn.datasets.published import fetch
 
-#: Where the published files may be: as the user says, or beside the project.
+#: The folder in which the published files may be: the one that the user names, or one beside the project.
 _FOLDER = Path(os.environ.get("PYRO_GPRN_DATA") or Path(__file__).parents[1].parent / "shared/data")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """An empty cache for each test."""
     monkeypatch.delenv("PYRO_GPRN_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "RETRIES", 0)
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def website(tmp_path: Path) -> Iterator[Website]:
-    """A web server of the test's own."""
+    """A web server for one test."""
     (tmp_path / "served").mkdir()
     site = Website(tmp_path / "served")
     yield site
@@ -35,7 +35,7 @@ def website(tmp_path: Path) -> Iterator[Website]:
 
 @pytest.fixture
 def published_files(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the data sets as they were published, which the loaders then read; skips where there is none."""
+    """The folder of the published files, from which the loaders then read. Without it the test is skipped."""
     if not (_FOLDER / "jura/X.txt").exists():
         pytest.skip("the published files are not on this machine: set PYRO_GPRN_DATA to run this test")
     monkeypatch.setenv("PYRO_GPRN_DATA", str(_FOLDER))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_gprn.datasets import SimpOptions, cantilever, design_cantilever, simulate_cantilever
-from pyro_gprn.datasets.elasticity import Plate
-from pyro_gprn.datasets.topology import DensityFilter, SensitivityFilter, compliance_and_gradient, optimise
+from pyro_gprn.datasets import SimpOptions, design_cantilever, simulate_cantilever
+from pyro_gprn.datasets.simulated import cantilever
+from pyro_gprn.datasets.simulated.elasticity import Plate
+from pyro_gprn.datasets.simulated.topology import DensityFilter, SensitivityFilter, compliance_and_gradient, optimise
 
 GRID = (8, 16)
 
@@ -41,14 +42,14 @@ def test_a_pulled_plate_stretches_evenly():
     np.testing.assert_allclose(plate.von_mises_stress(modulus, displacement), 0.3)
 
 
-def test_the_derivative_of_the_compliance():
+def test_the_derivative_of_the_compliance_agrees_with_differences():
     plate, force, density = random_problem()
     _, gradient = compliance_and_gradient(plate, force, density, 3.0)
     expected = central_differences(lambda x: compliance_and_gradient(plate, force, x, 3.0)[0], density)
     np.testing.assert_allclose(gradient, expected, rtol=1e-4)
 
 
-def test_the_derivatives_through_the_density_filter():
+def test_the_derivatives_through_the_density_filter_agree_with_differences():
     plate, force, design = random_problem()
     smooth = DensityFilter(plate.shape, 2.4)
     _, gradient = compliance_and_gradient(plate, force, smooth.density(design), 3.0)
@@ -68,7 +69,7 @@ def test_a_filter_of_radius_one_changes_nothing(kind):
 
 
 @pytest.mark.parametrize(("filtering", "published"), [("sensitivity", 216.81), ("density", 233.71)])
-def test_the_half_beam_of_andreassen_et_al(filtering, published):
+def test_the_half_beam_of_andreassen_et_al_has_its_published_compliance(filtering, published):
     held = np.zeros((21, 61, 2), dtype=bool)
     held[:, 0, 0] = held[-1, -1, 1] = True
     force = np.zeros(held.shape)
@@ -83,8 +84,8 @@ def test_the_half_beam_of_andreassen_et_al(filtering, published):
 @pytest.mark.parametrize(("position", "angle"), [(0.5, math.pi / 2), (0.13, 0.3), (0.8, 2.0)])
 def test_a_mirrored_force_gives_the_mirrored_design(position, angle, filtering):
     options = SimpOptions(filtering=filtering, volume_fraction=0.4)
-    design = design_cantilever(position, angle, grid=(20, 40), options=options)
-    mirrored = design_cantilever(1 - position, math.pi - angle, grid=(20, 40), options=options)
+    design = design_cantilever(position, angle, grid=GRID, options=options)
+    mirrored = design_cantilever(1 - position, math.pi - angle, grid=GRID, options=options)
     np.testing.assert_allclose(mirrored.density, design.density[::-1], atol=1e-6)
     np.testing.assert_allclose(mirrored.stress, design.stress[::-1], atol=1e-5)
     assert mirrored.compliance == pytest.approx(design.compliance)
@@ -100,7 +101,9 @@ def test_a_design_uses_its_material_and_uses_it_well(volume_fraction, filtering)
     assert design.density.max() <= 1 + 1e-12
     one_step = design_cantilever(0.3, 1.0, grid=GRID, options=SimpOptions(volume_fraction, max_iterations=1))
     assert design.compliance < one_step.compliance
-    assert design.stress[design.density < 1e-3].max(initial=0.0) < 1e-3  # where nothing is, nothing bears
+    void = design.density < 1e-3
+    assert void.any() or volume_fraction > 0.2  # so that there are designs of which the next line says something
+    assert design.stress[void].max(initial=0.0) < 1e-3  # where there is no material there is no stress
 
 
 def test_runs_are_the_designs_of_their_inputs():
@@ -121,7 +124,7 @@ def test_runs_depend_on_the_seed_alone():
     assert first.stress is None
 
 
-def test_one_run(tmp_path):
+def test_there_may_be_a_single_run(tmp_path):
     X, Y, _ = simulate_cantilever(1, grid=GRID, folder=tmp_path, progress=False)
     assert X.shape == (1, 2)
     assert Y.shape == (1, *GRID)

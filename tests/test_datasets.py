@@ -1,5 +1,6 @@
-"""Loaders: against the published files where they are on this machine, and against small files of the same form."""
+"""Loaders, with the published files if they are on this machine, and with small files of the same form."""
 
+import functools
 import math
 import shutil
 from dataclasses import replace
@@ -10,24 +11,25 @@ import pytest
 import torch
 
 from pyro_gprn import datasets
-from pyro_gprn.datasets import Dataset, equity, expression, jura, pm25, sample_gprn
-from pyro_gprn.datasets.expression import principal_coordinates
-from pyro_gprn.datasets.fetch import checksum_of
+from pyro_gprn.datasets import Dataset, sample_gprn
+from pyro_gprn.datasets.published import equity, expression, jura, pm25
+from pyro_gprn.datasets.published.expression import principal_coordinates
+from pyro_gprn.datasets.published.fetch import checksum_of
 
-# name: shapes of X and Y, missing outputs; first and last number of Y, first and last name of an output
+# name: shapes of X and Y, number of missing outputs, first and last number in Y, first and last name of an output
 PUBLISHED = {
     "jura": ((359, 2), (359, 3), 0, [1.74, 54.96], ["Cd", "Zn"]),
     "equity": ((643, 5), (643, 25), 0, [3.845271e-5, 1.9162841e-4], ["NASDAQ-NASDAQ", "DJC-DJC"]),
     "pm25": ((288, 1), (288, 10, 10), 838, [0.49478260869565227, 6.901818181818182], ["5627", "993"]),
     "precise": ((278, 10), (278, 3923), 0, [11.0066525158509, 0.0], ["b0002", "b4705"]),
 }
-# first and last number of X, where it is in the file as such
+# name: first and last number in X, for the sets whose files contain X itself
 INPUTS = {"jura": [2.386, 3.312], "equity": [7.4608563e-3, -0.021709741], "pm25": [0.0, 143.5]}
 
 
 @pytest.fixture
 def publish(website, monkeypatch):
-    """Puts a small file in the place of a published one."""
+    """Returns a function that puts a small file in the place of a published one."""
 
     def publish(module, constant: str, text: str) -> None:
         file = getattr(module, constant)
@@ -37,6 +39,12 @@ def publish(website, monkeypatch):
         monkeypatch.setattr(module, constant, replace(file, address=address, checksum=checksum))
 
     return publish
+
+
+@functools.cache
+def published(name: str) -> Dataset:
+    """A data set, loaded once for all tests; for tests with the fixture ``published_files``."""
+    return getattr(datasets, f"load_{name}")()
 
 
 def lines(rows) -> str:
@@ -51,9 +59,9 @@ def numbers(rows: int, columns: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_set(published_files, name):
+def test_a_published_set_has_its_shapes_and_numbers(published_files, name):
     X_shape, Y_shape, missing, ends, names = PUBLISHED[name]
-    data = getattr(datasets, f"load_{name}")()
+    data = published(name)
     assert data.name == name
     assert (data.X.shape, data.Y.shape, data.output_shape) == (X_shape, Y_shape, Y_shape[1:])
     assert data.X.dtype == data.Y.dtype == torch.float64
@@ -64,15 +72,15 @@ def test_a_published_set(published_files, name):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_the_inputs_of_a_published_set(published_files, name):
-    assert getattr(datasets, f"load_{name}")().X.flatten()[[0, -1]].tolist() == INPUTS[name]
+def test_the_inputs_of_a_published_set_are_those_of_its_file(published_files, name):
+    assert published(name).X.flatten()[[0, -1]].tolist() == INPUTS[name]
 
 
 @pytest.mark.parametrize(
     ("name", "n_train", "n_test"), [("jura", 249, 100), ("equity", 200, 200), ("pm25", 256, 32), ("precise", 178, 100)]
 )
-def test_the_papers_splits(published_files, name, n_train, n_test):
-    split = getattr(datasets, f"load_{name}")().split(seed=0)
+def test_the_splits_have_the_sizes_of_the_paper(published_files, name, n_train, n_test):
+    split = published(name).split(seed=0)
     assert (len(split.X_train), len(split.Y_train)) == (n_train, n_train)
     assert (len(split.X_test), len(split.Y_test)) == (n_test, n_test)
 
@@ -97,7 +105,7 @@ def test_an_altered_copy_of_a_published_file_is_refused(published_files, tmp_pat
 
 
 def test_replicates_of_precise_share_inputs(published_files):
-    X = datasets.load_precise().X
+    X = published("precise").X
     torch.testing.assert_close(X[0], X[1])  # control__wt_glc__1 and __2
     assert (X[0] - X[2]).abs().max() > 0.1  # fur__wt_dpd__1
     torch.testing.assert_close(X.mean(0), torch.zeros(10, dtype=torch.float64))
@@ -107,7 +115,7 @@ def test_replicates_of_precise_share_inputs(published_files):
 
 
 def test_covariances_of_equity_are_symmetric(published_files):
-    matrices = datasets.load_equity().Y.reshape(-1, 5, 5)
+    matrices = published("equity").Y.reshape(-1, 5, 5)
     torch.testing.assert_close(matrices, matrices.mT, rtol=0, atol=0)
     assert (torch.linalg.eigvalsh(matrices) > 0).all()
 
@@ -115,7 +123,7 @@ def test_covariances_of_equity_are_symmetric(published_files):
 # ---------------------------------------------------------------------------------- small files of the same form
 
 
-def test_jura_with_cadmium_hidden(publish):
+def test_jura_can_hide_cadmium_at_the_validation_sites(publish):
     sites, metals = numbers(262, 2), numbers(262, 3)
     publish(jura, "LOCATIONS", lines(" ".join(map(str, row)) for row in sites))
     publish(jura, "CONCENTRATIONS", lines(" ".join(map(str, row)) for row in metals))
@@ -155,7 +163,7 @@ def test_pm25_reads_time_and_holes(publish):
 
 
 def sample_table(samples) -> str:
-    """Conditions that differ in one column."""
+    """A table of samples whose conditions differ in one column, which holds the first letter of the sample."""
     header = ",".join(["Sample ID", "Replicate #", *expression.PRECISE_CONDITION])
     return lines([header, *(f"{sample},{i},{sample[0]}," + "same," * 8 for i, sample in enumerate(samples))])
 
@@ -188,7 +196,7 @@ CHIPS = lines(
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_dream5(publish, labelled):
+def test_dream5_has_a_row_for_each_chip(publish, labelled):
     table = ["G1,G2", "1.5,2.5", "3.5,4.5", "5.5,6.5"]
     if labelled:
         table = [f"{label},{row}" for label, row in zip(("", "chip1", "chip2", "chip3"), table, strict=True)]

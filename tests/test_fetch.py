@@ -1,13 +1,14 @@
-"""Files are found, downloaded and checked; all against a server of the test's own, and a cache of its own."""
+"""Files are found, downloaded and checked. Each test has its own server and its own cache."""
 
 import hashlib
 import sys
 from dataclasses import replace
 
+import pooch
 import pytest
 
-from pyro_gprn.datasets import fetch as fetching
-from pyro_gprn.datasets.fetch import RemoteFile, checksum_of, fetch
+from pyro_gprn.datasets.published import fetch as fetching
+from pyro_gprn.datasets.published.fetch import RemoteFile, checksum_of, fetch
 
 CONTENT = b"1 2\n3 4\n"
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -25,7 +26,7 @@ def test_a_file_is_downloaded_once(published, website, cache):
     assert website.requests == ["/data/X.txt"]
 
 
-def test_the_checksum_of_git(website, tmp_path):
+def test_a_checksum_of_git_is_checked_too(website, tmp_path):
     # git hash-object of a file that holds "hello\n"
     (tmp_path / "hello").write_bytes(b"hello\n")
     blob = "git-blob:ce013625030ba8dba906f756967f9e9ca394464a"
@@ -51,6 +52,7 @@ def test_a_file_whose_checksum_no_one_knows_is_taken_as_it_is(published, website
 
 def test_a_download_that_fails_at_first_is_tried_again(published, website, monkeypatch):
     monkeypatch.setattr(fetching, "RETRIES", 1)
+    monkeypatch.setattr(pooch.core.time, "sleep", lambda seconds: None)  # pooch waits a second before it tries again
     website.failures = 1
     assert fetch(published).read_bytes() == CONTENT
     assert len(website.requests) == 2

@@ -1,15 +1,19 @@
-"""Data to try things on: the paper's sets, loaded or simulated, a small simulator, draws of the model itself."""
+"""Data sets to try the package on.
 
-from pyro_gprn.datasets.cantilever import CantileverRuns, design_cantilever, simulate_cantilever
-from pyro_gprn.datasets.cavity import CavityRuns, simulate_cavity
-from pyro_gprn.datasets.equity import load_equity
-from pyro_gprn.datasets.expression import load_dream5, load_precise
-from pyro_gprn.datasets.jura import load_jura
-from pyro_gprn.datasets.plume import PlumeRuns, simulate_plume
-from pyro_gprn.datasets.pm25 import load_pm25
+The folder ``published`` loads data that others have published. The folder ``simulated`` makes data on this machine. All
+names that a user needs can be imported from here.
+"""
+
+from pyro_gprn.datasets.published.equity import load_equity
+from pyro_gprn.datasets.published.expression import load_dream5, load_precise
+from pyro_gprn.datasets.published.jura import load_jura
+from pyro_gprn.datasets.published.pm25 import load_pm25
 from pyro_gprn.datasets.record import Dataset, Split
-from pyro_gprn.datasets.sample import GPRNSample, sample_gprn
-from pyro_gprn.datasets.topology import SimpOptions
+from pyro_gprn.datasets.simulated.cantilever import CantileverRuns, design_cantilever, simulate_cantilever
+from pyro_gprn.datasets.simulated.cavity import CavityRuns, simulate_cavity
+from pyro_gprn.datasets.simulated.plume import PlumeRuns, simulate_plume
+from pyro_gprn.datasets.simulated.sample import GPRNSample, sample_gprn
+from pyro_gprn.datasets.simulated.topology import SimpOptions
 
 __all__ = [
     "CantileverRuns",

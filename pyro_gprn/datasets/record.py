@@ -1,4 +1,4 @@
-"""What every loader returns: one data set, and its splits into training and test rows."""
+"""What a loader returns: a data set, which can be split into rows for training and rows for testing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Size, Tensor
 
 
 class Split(NamedTuple):
-    """Rows to train on and rows to test on."""
+    """Rows for training and rows for testing."""
 
     X_train: Tensor  #: ``(n_train, P)``
     Y_train: Tensor  #: ``(n_train, d_1, …, d_M)``
@@ -20,14 +20,15 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Inputs and outputs in their own units, with their names.
+    """Inputs and outputs in their original units, with their names.
 
-    :param name: of the data set.
+    :param name: the name of the data set.
     :param X: inputs, ``(N, P)``, float64.
-    :param Y: outputs, ``(N, d_1, …, d_M)``, float64; NaN is a missing output.
-    :param input_names: one for each column of X.
-    :param output_names: one for each output, in row-major order.
-    :param split_sizes: how many rows :meth:`split` gives for training and for test; None where it must be told.
+    :param Y: outputs, ``(N, d_1, …, d_M)``, float64. NaN marks a missing output.
+    :param input_names: one name for each column of X.
+    :param output_names: one name for each output, in row-major order.
+    :param split_sizes: the numbers of training and test rows that :meth:`split` returns by default. None if there is no
+        default.
 
     >>> data = Dataset("toy", torch.arange(6.0)[:, None], torch.zeros(6, 2, 2), ("t",), ("a", "b", "c", "d"), (3, 2))
     >>> data
@@ -60,17 +61,18 @@ class Dataset:
 
     @property
     def output_shape(self) -> Size:
-        """``(d_1, …, d_M)``."""
+        """The shape of one row of Y, ``(d_1, …, d_M)``."""
         return self.Y.shape[1:]
 
     def split(self, seed: int = 0, *, n_train: int | None = None, n_test: int | None = None) -> Split:
-        """Random rows for training and other random rows for test; rows beyond both are left out.
+        """Chooses rows for training and other rows for testing at random. The remaining rows are left out.
 
-        The test rows depend on the seed and ``n_test`` alone, so training sets of different sizes meet the same test.
+        The test rows depend only on ``seed`` and ``n_test``, so training sets of different sizes can be compared on the
+        same test rows.
 
-        :param seed: of the choice; torch's own random state is neither read nor moved.
-        :param n_train: training rows; by default as in :attr:`split_sizes`.
-        :param n_test: test rows, likewise.
+        :param seed: the seed of the choice. Torch's own random state is neither used nor changed.
+        :param n_train: the number of training rows. The default is in :attr:`split_sizes`.
+        :param n_test: the number of test rows. The default is in :attr:`split_sizes`.
         """
         if self.split_sizes is not None:
             n_train = self.split_sizes[0] if n_train is None else n_train

@@ -1,4 +1,8 @@
-"""The ``pyro-gprn`` command."""
+"""The ``pyro-gprn`` command.
+
+Torch and all that needs it are imported by the functions that run a subcommand, so that ``pyro-gprn --help`` answers
+at once.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +10,102 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pyro_gprn.datasets import simulate_cantilever, simulate_cavity
-from pyro_gprn.experiments.demo import run_demo
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs ``pyro-gprn`` with the given (or the shell's) arguments."""
-    parser = argparse.ArgumentParser(prog="pyro-gprn", description="Gaussian process regression networks on Pyro.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    _add_demo(commands.add_parser("demo", help="fit a field-valued simulation, print scores and draw a figure"))
-    simulate = commands.add_parser("simulate", help="make one of the paper's simulated data sets, or go on making it")
-    sets = simulate.add_subparsers(dest="data", required=True)
-    _add_cantilever(sets.add_parser("cantilever", help="optimal structures under random forces, 40 × 80 outputs"))
-    _add_cavity(sets.add_parser("cavity", help="pressure in a cavity with moving walls, 100 × 100 × 100 outputs"))
-    options = parser.parse_args(arguments)
+    """Runs the ``pyro-gprn`` command.
+
+    :param arguments: the arguments of the command. None takes those of the shell.
+
+    >>> import tempfile
+    >>> size = ["--runs", "2", "--grid", "8", "--frames", "3", "--final-time", "0.1", "--processes", "1", "--quiet"]
+    >>> main(["simulate", "cavity", "--folder", tempfile.mkdtemp(), *size])
+    2 runs: ...inputs.npy and ...runs.npy
+    """
+    options = _parser().parse_args(arguments)
     try:
         options.run(options)
     except KeyboardInterrupt:
-        again = "; the same command goes on from here" if options.command == "simulate" else ""
+        again = "; the same command continues from here" if options.command == "simulate" else ""
         raise SystemExit(f"interrupted{again}") from None
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pyro-gprn", description="Gaussian process regression networks on Pyro.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_demo(commands.add_parser("demo", help="fit a simulated field, print scores and draw a figure"))
+    simulate = commands.add_parser("simulate", help="make one of the paper's simulated data sets, or continue with it")
+    sets = simulate.add_subparsers(dest="data", required=True)
+    _add_cantilever(sets.add_parser("cantilever", help="optimal designs under random forces, 40 × 80 outputs"))
+    _add_cavity(sets.add_parser("cavity", help="pressure in a square with moving walls, 100 × 100 × 100 outputs"))
+    return parser
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--figure", type=Path, default=Path("pyro-gprn-demo.png"), help="where the figure goes")
-    parser.add_argument("--steps", type=int, default=400, help="how many training steps")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(run=lambda given: run_demo(given.figure, steps=given.steps, progress=not given.quiet))
+    parser.add_argument("--figure", type=Path, default=Path("pyro-gprn-demo.png"), help="the file for the figure")
+    parser.add_argument("--steps", type=int, default=400, help="the number of training steps")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    parser.set_defaults(run=_run_demo)
+
+
+def _run_demo(given: argparse.Namespace) -> None:
+    from pyro_gprn.experiments.demo import run_demo
+
+    run_demo(given.figure, steps=given.steps, progress=not given.quiet)
 
 
 def _add_cantilever(parser: argparse.ArgumentParser) -> None:
     _add_simulation(parser, runs=356, folder="cantilever")
-    parser.add_argument("--stress", action="store_true", help="the von Mises stress too")
+    parser.add_argument("--stress", action="store_true", help="store the von Mises stress as well")
     parser.set_defaults(run=_simulate_cantilever)
 
 
 def _simulate_cantilever(given: argparse.Namespace) -> None:
-    runs = simulate_cantilever(given.runs, given.seed, stress=given.stress, **_how(given))
-    _finish(given, runs.X.numpy())
+    from pyro_gprn import datasets
+
+    runs = datasets.simulate_cantilever(given.runs, given.seed, stress=given.stress, **_shared_settings(given))
+    _finish(given, runs.X)
 
 
 def _add_cavity(parser: argparse.ArgumentParser) -> None:
     _add_simulation(parser, runs=96, folder="cavity")
-    parser.add_argument("--grid", type=int, default=100, help="cells along each side")
-    parser.add_argument("--frames", type=int, default=100, help="how many times the output is seen")
-    parser.add_argument("--final-time", type=float, default=10.0, help="when it is seen last")
-    parser.add_argument("--field", choices=["pressure", "velocity"], default="pressure")
+    parser.add_argument("--grid", type=int, default=100, help="the number of cells along each side")
+    parser.add_argument("--frames", type=int, default=100, help="the number of times at which outputs are recorded")
+    parser.add_argument("--final-time", type=float, default=10.0, help="the last of these times")
+    parser.add_argument("--field", choices=["pressure", "velocity"], default="pressure", help="what is recorded")
     parser.set_defaults(run=_simulate_cavity)
 
 
 def _simulate_cavity(given: argparse.Namespace) -> None:
+    from pyro_gprn import datasets
+
     size = {"grid": given.grid, "frames": given.frames, "final_time": given.final_time, "field": given.field}
-    runs = simulate_cavity(given.runs, given.seed, **size, **_how(given))
-    _finish(given, runs.X.numpy())
+    runs = datasets.simulate_cavity(given.runs, given.seed, **size, **_shared_settings(given))
+    _finish(given, runs.X)
 
 
 def _add_simulation(parser: argparse.ArgumentParser, runs: int, folder: str) -> None:
-    parser.add_argument("--runs", type=int, default=runs, help=f"how many; {runs} by default, as in the paper")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
-    parser.add_argument("--folder", type=Path, default=Path(folder), help="where they go, and are gone on with")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many to work with")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--runs", type=int, default=runs, help=f"how many runs; {runs} by default, as in the paper")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the random inputs")
+    parser.add_argument("--folder", type=Path, default=Path(folder), help="where the runs are stored")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="the number of processes")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
-def _how(given: argparse.Namespace) -> dict[str, Any]:
+def _shared_settings(given: argparse.Namespace) -> dict[str, Any]:
+    """The settings that all simulators have."""
     return {"folder": given.folder, "processes": given.processes, "progress": not given.quiet}
 
 
-def _finish(given: argparse.Namespace, inputs: np.ndarray) -> None:
-    np.save(given.folder / "inputs.npy", inputs)
+def _finish(given: argparse.Namespace, inputs: Tensor) -> None:
+    """Stores the inputs beside the runs, and says where both are."""
+    import numpy as np
+
+    np.save(given.folder / "inputs.npy", inputs.numpy())
     print(f"{given.runs} runs: {given.folder / 'inputs.npy'} and {given.folder / 'runs.npy'}")
 
 

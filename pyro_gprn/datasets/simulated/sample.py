@@ -1,4 +1,4 @@
-"""Data drawn from the model itself, with the truth behind them."""
+"""Data drawn from the network itself, together with the latent functions and weights that they were made of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyro_gprn.pyro_state import isolated, own_randomness
 
 
 class GPRNSample(NamedTuple):
-    """A draw from the network's prior, all float64."""
+    """A draw from the prior of a network. All tensors are float64."""
 
     X: Tensor  #: inputs, ``(n, P)``
     Y: Tensor  #: outputs, ``(n, d_1, …, d_M)``
@@ -31,16 +31,17 @@ def sample_gprn(
     n_inputs: int = 1,
     **settings: Any,
 ) -> GPRNSample:
-    """Inputs drawn uniformly from the unit cube, and latent functions, weights and outputs from the prior of a network.
+    """Draws inputs uniformly from the unit cube, and latent functions, weights and outputs from a network's prior.
 
-    For tests and for calibration: posteriors of draws like this one must cover the truth as often as they say.
+    Such draws are for tests of calibration: an interval of 95 % probability in the posterior must cover the true value
+    in 95 % of them.
 
-    :param n: how many rows.
-    :param seed: of everything; torch's own random state and Pyro's parameter store are left as they are.
+    :param n: the number of rows.
+    :param seed: the seed of all random numbers. Torch's own random state and Pyro's parameter store are not changed.
     :param output_shape: ``(d_1, …, d_M)``, or the number of outputs.
-    :param n_latents: ``K``.
-    :param n_inputs: ``P``.
-    :param settings: kernels and noises, as :class:`~pyro_gprn.GPRN` takes them.
+    :param n_latents: the number of latent functions, ``K``.
+    :param n_inputs: the number of inputs, ``P``.
+    :param settings: kernels and noises, with the names that :class:`~pyro_gprn.GPRN` has for them.
 
     >>> X, Y, F, W = sample_gprn(8, output_shape=(4, 3), noise_y=1e-3)
     >>> Y.shape, W.shape

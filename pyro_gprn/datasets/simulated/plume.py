@@ -1,4 +1,4 @@
-"""A small simulator with a field for an output: a puff that the wind carries and diffusion spreads."""
+"""A small simulator whose outputs are a field: a puff that is carried by the wind and spread by diffusion."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from torch import Tensor
 
 
 class PlumeRuns(NamedTuple):
-    """Runs of the simulator."""
+    """Inputs and outputs of the runs.
 
-    X: Tensor  #: inputs, (n, 3): where the puff starts (x and y, in [0.25, 0.55]), log diffusivity (in [-7.5, -5.5])
-    Y: Tensor  #: concentration at the final time, (n, grid, grid), float32
+    The inputs are the place where the puff starts, x and y between 0.25 and 0.55, and the logarithm of the diffusivity,
+    between −7.5 and −5.5.
+    """
+
+    X: Tensor  #: inputs, ``(n, 3)``, float64
+    Y: Tensor  #: concentration at time 1, ``(n, grid, grid)``, x first, float32
 
 
 def simulate_plume(n: int, seed: int = 0, *, grid: int = 32) -> PlumeRuns:
-    """Runs of ``∂c/∂t + u·∇c = ν ∇²c`` on a periodic unit square, from random inputs.
+    """Solutions of ``∂c/∂t + u·∇c = ν ∇²c`` on a periodic unit square at time 1, for random inputs.
 
-    The puff is a Gaussian at first; the wind ``u`` is ``(0.2, 0)`` for the first half of the time and ``(0, 0.2)``
-    for the second. Solved exactly in Fourier space, up to time 1.
+    The concentration ``c`` is a Gaussian of height 1 and standard deviation 0.06 at first. The wind ``u`` is
+    ``(0.2, 0)`` until time ½ and ``(0, 0.2)`` after it. The equation is solved exactly in Fourier space.
 
-    :param n: how many runs.
-    :param seed: of the random inputs.
-    :param grid: points along each side.
+    :param n: the number of runs.
+    :param seed: the seed of the random inputs.
+    :param grid: the number of points along each side.
 
     >>> X, Y = simulate_plume(5)
     >>> X.shape, Y.shape
@@ -39,7 +43,7 @@ def simulate_plume(n: int, seed: int = 0, *, grid: int = 32) -> PlumeRuns:
     offsets = points - start.unsqueeze(-1)  # (n, 2, grid)
     bumps = torch.exp(-0.5 * (offsets - offsets.round()).square() / 0.06**2)
     initial = bumps[:, 0, :, None] * bumps[:, 1, None, :]
-    # ĉ(t) = ĉ(0) exp(−(ν|k|² + i k·u) t), here with each wind for t = ½
+    # ĉ(t) = ĉ(0) exp(−(ν|k|² + i k·u) t); each wind blows for t = ½
     decay = -log_diffusivity.exp()[:, None, None] * (kx.square() + ky.square())
     drift = -1j * (kx * 0.2 + ky * 0.2) * 0.5
     final = torch.fft.ifft2(torch.fft.fft2(initial) * torch.exp(decay + drift)).real

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 _SOURCE = (
@@ -21,16 +21,18 @@ COVARIANCES = RemoteFile(
     f"{_SOURCE}/truth.txt",
     "sha256:0b4848127a86e6a0e457a9c4020584ab4c859dd3e79be3bb4fe71eddc29f4a75",
 )
-#: In the order in which the paper lists them; the files name no columns.
+#: The five indices. The files do not name their columns; this is the order in which the paper lists the indices.
 INDICES = ("NASDAQ", "FTSE", "TSE", "NIKKEI", "DJC")
 
 
 def load_equity() -> Dataset:
-    """Covariances between five equity indices, ``(643, 25)``, from their returns on the same day, ``(643, 5)``.
+    """Covariances of five equity indices, ``(643, 25)``, with the returns on the same day as inputs, ``(643, 5)``.
 
-    The outputs are all 25 numbers of the 5×5 matrix, row by row, as in the paper, though it is symmetric: 15 of them
-    are distinct. :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split, 200 random days for training and
-    200 others for test. With the day instead of the returns for an input the task is a different, much easier one.
+    The outputs are all 25 entries of the 5×5 covariance matrix, row by row, as in the paper. The matrix is symmetric,
+    so only 15 of them are distinct. :meth:`~pyro_gprn.datasets.Dataset.split` returns the paper's split: 200 random
+    days for training and 200 other days for testing.
+
+    The task would be a different and much easier one if the day were the input.
 
     >>> load_equity()  # doctest: +SKIP
     Dataset 'equity': X (643, 5), Y (643, 25), 0 missing

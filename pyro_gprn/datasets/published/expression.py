@@ -1,4 +1,4 @@
-"""Expression of the genes of E. coli under many conditions: a condition is ten numbers, an output is a gene."""
+"""Expression of the genes of E. coli under many conditions. Ten inputs describe a condition; each output is a gene."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 PRECISE_EXPRESSION = RemoteFile(
@@ -38,7 +38,7 @@ DREAM5_CHIPS = RemoteFile(
     f"{_DREAM5_SOURCE}/e_coli_chip_features.csv",
     checksum=None,
 )
-#: What describes a condition; columns that tell replicates, machines and publications apart are left out.
+#: The columns of the sample table that describe a condition. Those that differ between replicates are not among them.
 PRECISE_CONDITION = (
     "project",
     "Strain Description",
@@ -51,6 +51,7 @@ PRECISE_CONDITION = (
     "Antibiotic",
     "Evolved Sample",
 )
+#: The columns of the chip table that describe a condition.
 DREAM5_CONDITION = (
     "#Experiment",
     "Perturbations",
@@ -60,22 +61,24 @@ DREAM5_CONDITION = (
     "OverexpressedGenes",
     "Time",
 )
+#: The number of inputs, as in the paper.
 N_COORDINATES = 10
 
 
 def load_precise() -> Dataset:
     """Log-TPM of 3,923 genes, ``(278, 3923)``, in the 278 E. coli RNA-seq samples of PRECISE (Sastry et al. 2019).
 
-    The inputs, ``(278, 10)``, are the :func:`principal_coordinates` of the samples' conditions (project, strain,
-    medium, carbon, nitrogen, electron acceptor, trace elements, supplement, antibiotic, evolution): replicates share
-    them. They are made from all samples, and from no output.
+    The inputs, ``(278, 10)``, are the :func:`principal_coordinates` of the conditions of the samples: project, strain,
+    medium, carbon, nitrogen, electron acceptor, trace elements, supplement, antibiotic, evolution. Replicates have the
+    same inputs. The inputs are computed from the conditions of all samples, and not from any output.
 
-    Stands in for the paper's GeneExp where that cannot be had. :meth:`~pyro_gprn.datasets.Dataset.split` keeps the
-    paper's 100 random test samples; the other 178 are for training, where the paper has 128 or 256. Rows are drawn one
-    by one, so a test sample may have a replicate among the training samples.
+    This data set can be used where the paper's GeneExp cannot be downloaded.
+    :meth:`~pyro_gprn.datasets.Dataset.split` returns 100 random test samples, as many as in the paper; the other 178
+    are for training, where the paper has 128 or 256. The samples are chosen one by one, so a test sample may have a
+    replicate among the training samples.
 
-    The sample table is published in the package pymodulon 0.2.1, and is taken from there if that is installed. MIT
-    licence.
+    The sample table is published in the package pymodulon 0.2.1. If that is installed, the table is read from there.
+    The licence is MIT.
 
     >>> load_precise()  # doctest: +SKIP
     Dataset 'precise': X (278, 10), Y (278, 3923), 0 missing
@@ -93,13 +96,16 @@ def load_precise() -> Dataset:
 def load_dream5() -> Dataset:
     """Expression of 4,511 genes, ``(805, 4511)``, on 805 E. coli chips: network 3 of DREAM5 (Marbach et al. 2012).
 
-    The paper's GeneExp; it folds the outputs to 347×13 (``Y.reshape(-1, 347, 13)``) and does not say what its ten
-    inputs are. Here, ``(805, 10)``, they are the :func:`principal_coordinates` of the chip table (experiment,
-    perturbations and their levels, treatment, deleted and overexpressed genes, time): repeats share them. They are
-    made from all chips, and from no output. The chip table's checksum is not known; its address names a commit.
+    This is the paper's GeneExp. The paper arranges the outputs as 347×13 (``Y.reshape(-1, 347, 13)``). It does not say
+    what its ten inputs are. Here the inputs, ``(805, 10)``, are the :func:`principal_coordinates` of the chip table:
+    experiment, perturbations and their levels, treatment, deleted and overexpressed genes, time. Repeats have the same
+    inputs. The inputs are computed from the conditions of all chips, and not from any output.
 
-    :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split: 256 random chips for training (``n_train=128``
-    for its other one), 100 others for test.
+    :meth:`~pyro_gprn.datasets.Dataset.split` returns the paper's split: 256 random chips for training and 100 other
+    chips for testing. The paper's second split is ``split(n_train=128)``.
+
+    The checksum of the chip table is not known, so the table is not checked after its download. The address of the
+    table contains a commit.
 
     >>> load_dream5()  # doctest: +SKIP
     Dataset 'dream5': X (805, 10), Y (805, 4511), 0 missing
@@ -112,12 +118,13 @@ def load_dream5() -> Dataset:
 def principal_coordinates(rows: Sequence[Sequence[str]], n_coordinates: int = N_COORDINATES) -> Tensor:
     """The first principal coordinates of a table of words, ``(N, n_coordinates)``.
 
-    Each column is one-hot encoded, an empty cell being a word like any other; the columns are centred, not scaled. In
-    each coordinate the entry of largest magnitude (the first, if several are) is positive. Coordinates beyond the
-    table's rank are 0.
+    Each column of words is one-hot encoded. An empty cell counts as a word. The encoded columns are centred but not
+    scaled, and the coordinates are their principal components. The sign of each coordinate is chosen such that the
+    entry of largest magnitude, or the first of several such entries, is positive. Coordinates beyond the rank of the
+    table are 0.
 
-    :param rows: N rows of as many words each.
-    :param n_coordinates: how many.
+    :param rows: N rows, each with the same number of words.
+    :param n_coordinates: the number of coordinates.
 
     >>> principal_coordinates([["glucose"], ["glucose"], ["acetate"], ["acetate"]], 1).T.round(decimals=4)
     tensor([[ 0.7071,  0.7071, -0.7071, -0.7071]], dtype=torch.float64)
@@ -129,7 +136,7 @@ def principal_coordinates(rows: Sequence[Sequence[str]], n_coordinates: int = N_
     rank = min(n_coordinates, np.count_nonzero(S / max(S[0], 1.0) > 1e-10))
     coordinates[:, :rank] = U[:, :rank] * S[:rank]
     size = np.abs(coordinates)
-    largest = (size >= (1 - 1e-9) * size.max(0)).argmax(0)  # equal ones, though rounded differently, count as equal
+    largest = (size >= (1 - 1e-9) * size.max(0)).argmax(0)  # entries that differ by rounding only count as equal
     signs = np.where(coordinates[largest, np.arange(n_coordinates)] < 0, -1.0, 1.0)
     return torch.from_numpy(coordinates * signs)
 
@@ -139,7 +146,7 @@ def _coordinate_names() -> tuple[str, ...]:
 
 
 def _read_numbers(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
-    """The columns of numbers in a table, and their names; a column without a name holds labels and is left out."""
+    """The names of the columns of a table, and their numbers. A column without a name holds labels and is left out."""
     with path.open(newline="", encoding="utf-8") as file:
         header = next(csv.reader(file))
     columns = [place for place, name in enumerate(header) if name]
@@ -148,6 +155,6 @@ def _read_numbers(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
-    """The named columns of a table, row by row."""
+    """The cells of the named columns of a table, row by row."""
     with path.open(newline="", encoding="utf-8") as file:
         return [[row[name] for name in names] for row in csv.DictReader(file)]

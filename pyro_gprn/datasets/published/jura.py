@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 _SOURCE = (
@@ -24,24 +24,27 @@ CONCENTRATIONS = RemoteFile(
     f"{_SOURCE}/Y.txt",
     "sha256:99bd74841114dc4e0de87f9c355a849caeea57a2c24175985d74f6a69fd2d53b",
 )
-#: The rows before this one are Goovaerts' prediction set, the other 100 his validation set.
+#: The rows before this one are Goovaerts' prediction set. The 100 rows from this one on are his validation set.
 FIRST_VALIDATION_ROW = 259
 
 
 def load_jura(pattern: Literal["complete", "wilson"] = "complete") -> Dataset:
-    """Cadmium, nickel and zinc (ppm), ``(359, 3)``, at 359 sites in the Swiss Jura, ``(359, 2)`` (km, local grid).
+    """Cadmium, nickel and zinc in ppm, ``(359, 3)``, at 359 sites in the Swiss Jura, ``(359, 2)``.
 
-    :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split, 249 random sites for training and 100 others for
-    test, all three metals hidden there. The paper counts 349 sites: the ten beyond are left out, others for each
-    seed. The file its authors used differs from this one, the public one, in three rows.
+    The inputs are the coordinates of the sites in km, on a local grid.
 
-    ``pattern="wilson"`` is the experiment of Wilson et al. (2012): cadmium is NaN at the 100 validation sites (rows 259
-    to 358), nickel and zinc are there everywhere. It has no split: train on all rows and compare with what is hidden,
-    ``load_jura().Y[259:, 0]``. They took logarithms (``Y.log()``) and standardised; both are left to the caller.
+    :meth:`~pyro_gprn.datasets.Dataset.split` returns the paper's split: 249 random sites for training and 100 other
+    sites for testing, where all three metals are to be predicted. The paper speaks of 349 sites, so ten sites are left
+    out, which depend on the seed. The file that its authors used differs from this public one in three rows.
 
-    Non-commercial terms (D. Knowles); the same numbers are in the R package gstat.
+    ``pattern="wilson"`` is the experiment of Wilson et al. (2012). Cadmium is NaN at the 100 validation sites (rows 259
+    to 358), nickel and zinc are known everywhere. There is no split: train on all rows and compare the predictions with
+    the true values, ``load_jura().Y[259:, 0]``. Wilson et al. took logarithms (``Y.log()``) and standardised them; this
+    function does neither.
 
-    :param pattern: ``"complete"``, or ``"wilson"``: with cadmium hidden.
+    The files may be used for non-commercial purposes (D. Knowles). The same numbers are in the R package gstat.
+
+    :param pattern: ``"complete"`` for all values, or ``"wilson"`` to hide cadmium at the validation sites.
 
     >>> load_jura()  # doctest: +SKIP
     Dataset 'jura': X (359, 2), Y (359, 3), 0 missing

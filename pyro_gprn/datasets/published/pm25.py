@@ -1,4 +1,4 @@
-"""Fine dust over Salt Lake City, 2 to 7 July 2018."""
+"""Fine dust in the air of Salt Lake City, 2 to 7 July 2018."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import torch
 
-from pyro_gprn.datasets.fetch import RemoteFile, fetch
+from pyro_gprn.datasets.published.fetch import RemoteFile, fetch
 from pyro_gprn.datasets.record import Dataset
 
 MEASUREMENTS = RemoteFile(
@@ -17,18 +17,19 @@ MEASUREMENTS = RemoteFile(
     "sha256:8b14a9eb6a23a92553107b219703e42db69db1fadb9a06dd2ff8e7b40f354603",
 )
 _HEADER_ROWS = 4  # sensor, model, latitude, longitude
-_SENSORS = slice(2, 102)  # after the time and an empty column; the columns beyond are of another kind of sensor
+# Column 0 is the time, column 1 is empty, and the columns from 102 on are of another kind of sensor
+_SENSORS = slice(2, 102)
 
 
 def load_pm25() -> Dataset:
-    """PM2.5 (µg/m³) at 100 PurpleAir sensors, ``(288, 10, 10)``, every half hour of 2 to 7 July 2018.
+    """PM2.5 in µg/m³ at 100 PurpleAir sensors, ``(288, 10, 10)``, every half hour from 2 to 7 July 2018.
 
-    The one input is the time in hours since 2 July, 00:00 UTC, ``(288, 1)``. The sensors fill the 10×10 in the order of
-    the file, as the paper folds them; neighbours in it are no neighbours in the city. 838 values are missing (2.9 %),
-    in 11 sensors, and are NaN. :meth:`~pyro_gprn.datasets.Dataset.split` gives the paper's split, 256 random times
-    for training and the other 32 for test.
+    The only input is the time in hours since 2 July, 00:00 UTC, ``(288, 1)``. The 100 sensors are arranged as 10×10, as
+    in the paper, row by row in the order of the file; sensors that are close in this arrangement need not be close in
+    the city. 838 values (2.9 %), of 11 sensors, are missing and are NaN. :meth:`~pyro_gprn.datasets.Dataset.split`
+    returns the paper's split: 256 random times for training and the other 32 for testing.
 
-    No licence is given: for your own use.
+    The data have no licence. Use them for yourself only.
 
     >>> load_pm25()  # doctest: +SKIP
     Dataset 'pm25': X (288, 1), Y (288, 10, 10), 838 missing

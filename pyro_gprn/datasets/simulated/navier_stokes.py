@@ -1,4 +1,4 @@
-"""Incompressible Navier–Stokes in a square cavity whose walls slide: a projection method on a staggered grid."""
+"""The incompressible Navier–Stokes equations in a square with sliding walls: a projection method, staggered grid."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ Array = np.ndarray
 
 
 class CavityFlow:
-    """Flow in the unit square, driven by its four walls, for one run or a batch of runs at once.
+    """Flow in the unit square that is driven by its four walls, for one run or for a batch of runs.
 
     ::
 
         ∂w/∂t + (w·∇)w = −∇p + ν ∇²w,    ∇·w = 0,    w = the wall's velocity at each wall
 
-    The grid is staggered (Harlow and Welch 1965): pressure at the centres of ``grid × grid`` cells, each velocity
-    component on the cell faces that it crosses. Both components live in one array, ``(…, 2, grid + 1, grid)``, each
-    with its *own direction first*, so that one formula serves both::
+    The grid is staggered (Harlow and Welch 1965). The pressure is at the centres of ``grid × grid`` cells. Each
+    component of the velocity is on the faces of the cells that it flows through. Both components are in one array,
+    ``(…, 2, grid + 1, grid)``. The first axis of a component is its *own direction*, so that one formula serves both::
 
         velocity[..., 0, i, j]    along x, at x = i h,  y = (j + ½) h        h = 1 / grid
         velocity[..., 1, j, i]    along y, at y = j h,  x = (i + ½) h
 
-    In space momentum is conserved: central differences for viscosity, QUICK (Leonard 1979) for advection, since the
-    boundary layers of fast walls are thinner than a cell and central advection would ring there. In time the discrete
-    equations are ``w' = P R(w)``, with ``R`` the forces and ``P`` the projection onto flows without divergence; they
-    are solved by Heun's Runge–Kutta method of order three (two where a velocity changes sign: QUICK turns round with
-    it, and ``R`` has a kink). Nothing mixes the runs of a batch.
+    The differences in space conserve momentum. Viscosity is by central differences. Advection is by QUICK (Leonard
+    1979), because the boundary layers of fast walls are thinner than a cell, and central differences would oscillate
+    there.
 
-    :param grid: cells along each side.
+    With ``R`` the forces and ``P`` the projection onto flows without divergence, the discrete equations are
+    ``w' = P R(w)``. They are solved by Heun's Runge–Kutta method of order three. The order is two where a velocity
+    changes its sign, because QUICK then changes its upwind side and ``R`` has a kink.
+
+    The runs of a batch do not influence each other.
+
+    :param grid: the number of cells along each side.
     :param viscosity: ``ν`` of each run, ``(…)``.
-    :param walls: speeds of the top and bottom walls (along x) and of the left and right ones (along y), ``(…, 4)``.
+    :param walls: the speeds of the top and bottom walls, along x, and of the left and right walls, along y, ``(…, 4)``.
 
     >>> flow = CavityFlow(8, np.array(0.01), np.array([1.0, 0.0, 0.0, 0.0]))
     >>> velocity = flow.step(flow.at_rest(), 0.01)
@@ -42,11 +46,12 @@ class CavityFlow:
         self.grid = grid
         self.viscosity = np.asarray(viscosity, dtype=float)[..., None, None, None]
         top, bottom, left, right = np.moveaxis(np.asarray(walls, dtype=float), -1, 0)
-        # the walls beside each component, as that component's array has them: (…, 2, 1, 1)
+        # The speeds of the two walls that each component flows along, at the low and the high end of the second axis
+        # of that component's array: (…, 2, 1, 1)
         self.low_wall = np.stack([bottom, left], -1)[..., None, None]
         self.high_wall = np.stack([top, right], -1)[..., None, None]
-        # ∇² with zero slope at the walls is diagonal in cosines, with eigenvalues −(2 − 2 cos(π k / grid)) / h² along
-        # each side; the constant, which it maps to zero, is left out
+        # Cosines diagonalise ∇² with zero slope at the walls; its eigenvalues along each side are
+        # −(2 − 2 cos(π k / grid)) / h². Constants have the eigenvalue 0; −∞ in its place removes them from a solution.
         one_side = -(2 - 2 * np.cos(np.pi * np.arange(grid) / grid)) * grid**2
         self._eigenvalues = one_side[:, None] + one_side
         self._eigenvalues[0, 0] = -np.inf
@@ -56,20 +61,22 @@ class CavityFlow:
         return np.zeros((*self.low_wall.shape[:-2], self.grid + 1, self.grid))
 
     def step(self, velocity: Array, time_step: float) -> Array:
-        """The velocity a ``time_step`` later; each stage is projected, and so has no divergence."""
+        """The velocity one ``time_step`` later. Each stage of the method is projected, so none has any divergence."""
         first = self.forces(velocity)
         second = self.forces(self.project(velocity + time_step / 3 * first))
         third = self.forces(self.project(velocity + 2 * time_step / 3 * second))
         return self.project(velocity + time_step / 4 * (first + 3 * third))
 
     def forces(self, velocity: Array) -> Array:
-        """Advection and viscosity on each face, ``R(w) = −∇·(w w) + ν ∇²w``; zero on the walls."""
+        """Advection and viscosity, ``R(w) = −∇·(w w) + ν ∇²w``, shaped like ``velocity``; 0 on the walls."""
         diffusion = self.viscosity * self.grid
-        # along: each component carries itself through the cells; by continuity its slope at its end walls is zero
+        # Along its own direction each component carries itself through the cells. Where it meets a wall its slope is 0,
+        # because ∇·w = 0 and the other component does not change along the wall. So a value beyond the wall mirrors
+        # the one inside.
         along = np.concatenate([velocity[..., 1:2, :], velocity, velocity[..., -2:-1, :]], axis=-2)
         flux_along = _flux(along, _mean(velocity), diffusion)
-        # across: the other component carries it through the cells' corners; nothing is carried through the side
-        # walls, and the ghosts behind them set its value there to the wall's
+        # Across its own direction the other component carries it through the corners of the cells. Nothing is carried
+        # through the side walls. Two ghost values beyond each wall make the value at the wall that of the wall.
         inside = velocity[..., 1:-1, :].swapaxes(-1, -2)
         ghosts_low = 2 * self.low_wall - inside[..., 1::-1, :]
         ghosts_high = 2 * self.high_wall - inside[..., :-3:-1, :]
@@ -83,7 +90,7 @@ class CavityFlow:
         return forces
 
     def project(self, velocity: Array) -> Array:
-        """``P``: the velocity less the gradient that takes away its divergence."""
+        """``P``: the velocity minus the gradient that removes its divergence, shaped like ``velocity``."""
         scaled = self.grid * self._potential(self.divergence(velocity))  # its differences are the gradient
         projected = velocity.copy()
         projected[..., 0, 1:-1, :] -= np.diff(scaled, axis=-2)
@@ -91,17 +98,17 @@ class CavityFlow:
         return projected
 
     def pressure(self, velocity: Array) -> Array:
-        """Pressure at the cell centres, ``(…, grid, grid)``, x first: ``∇²p = ∇·R(w)``, with mean zero."""
+        """The pressure at the centres of the cells, ``(…, grid, grid)``, x first: ``∇²p = ∇·R(w)``, with mean zero."""
         return self._potential(self.divergence(self.forces(velocity)))
 
     def at_centres(self, velocity: Array) -> Array:
-        """Both components at the cell centres, ``(…, 2, grid, grid)``, x first."""
+        """Both components of the velocity at the centres of the cells, ``(…, 2, grid, grid)``, x first."""
         own_direction_first = _mean(velocity)
         along_x, along_y = own_direction_first[..., 0, :, :], own_direction_first[..., 1, :, :]
         return np.stack([along_x, along_y.swapaxes(-1, -2)], axis=-3)
 
     def divergence(self, velocity: Array) -> Array:
-        """``∇·w`` in each cell (speed over length, not times ``h``), ``(…, grid, grid)``, x first."""
+        """The divergence ``∇·w`` in each cell, a speed divided by a length, ``(…, grid, grid)``, x first."""
         outflow = np.diff(velocity, axis=-2)
         return self.grid * (outflow[..., 0, :, :] + outflow[..., 1, :, :].swapaxes(-1, -2))
 
@@ -111,31 +118,42 @@ class CavityFlow:
 
 
 def stable_step(grid: int, viscosity: float, speed: float) -> float:
-    """A time step that :class:`CavityFlow` is stable with, when no wall is faster than ``speed``.
+    """A time step with which :class:`CavityFlow` is stable.
 
-    For waves on a uniform flow ``(u, v)`` the stages of a step stay bounded where ``c + 5.8 s ≤ 1.85``, with
-    ``c = (|u| + |v|) Δt / h`` and ``s = ν Δt / h²`` (from the amplification factor, over all waves and directions). In
-    the cavity ``|u| + |v|`` is at most about the speed of the fastest wall, but for a few cells in the corners; 1.25
-    times that speed leaves room.
+    Take a wave on a uniform flow ``(u, v)``, and let ``c = (|u| + |v|) Δt / h`` and ``s = ν Δt / h²``. The factors by
+    which waves of all lengths and directions grow show that the stages of a step stay bounded where
+    ``c + 5.8 s ≤ 1.85``. In the cavity ``|u| + |v|`` is at most about the speed of the fastest wall, except in a few
+    cells in the corners. For these the step is computed for 1.25 times that speed.
+
+    :param grid: the number of cells along each side.
+    :param viscosity: ``ν``.
+    :param speed: the speed of the fastest wall.
+
+    >>> round(stable_step(100, 0.01, 10.0), 6)
+    0.001011
     """
     return 1.85 / (1.25 * speed * grid + 5.8 * viscosity * grid**2)
 
 
 def _mean(values: Array) -> Array:
-    """Halfway between neighbours along the last axis but one."""
+    """The mean of each value and the next along the last axis but one."""
     mean = values[..., 1:, :] + values[..., :-1, :]
     mean *= 0.5
     return mean
 
 
 def _flux(carried: Array, carrier: Array, diffusion: Array) -> Array:
-    """``carrier · φ − ν ∂φ`` along the last axis but one, at ``m`` places between ``m + 3`` values of ``φ``.
+    """The flux ``carrier · φ − ν ∂φ`` of what is carried, ``φ``, along the last axis but one.
 
-    QUICK: there ``φ`` is the mean of its two neighbours, less an eighth of the curvature at the upwind one.
+    QUICK: between two neighbours ``φ`` is their mean, less an eighth of the curvature at the upwind one.
+
+    :param carried: ``m + 3`` values of ``φ``; the flux is between the inner ``m + 1`` of them.
+    :param carrier: the velocity at the ``m`` places between these.
+    :param diffusion: ``ν / h``.
     """
     slope = np.diff(carried, axis=-2)
     curvature = np.diff(slope, axis=-2)
-    curvature *= 0.125  # in place, here and below: most of a simulation's time goes into these lines
+    curvature *= 0.125  # in place, here and below, as a simulation spends most of its time in these lines
     flux = _mean(carried[..., 1:-1, :])
     flux *= carrier
     flux -= np.maximum(carrier, 0) * curvature[..., :-1, :]

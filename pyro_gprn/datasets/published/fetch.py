@@ -1,4 +1,8 @@
-"""Files of published data sets: found in a folder of the user's, in the cache, or downloaded; checked every time."""
+"""Files of published data sets: where they are on this machine, or how they get there.
+
+A file may be in a folder that the user names, in an installed package or in the cache, or it is downloaded. Wherever it
+comes from, its checksum is compared with the published one.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The environment variable that names a folder to look in first.
+#: The environment variable with the folder in which a file is looked for first.
 FOLDER_VARIABLE = "PYRO_GPRN_DATA"
-#: How often a download that failed is tried again.
+#: How many times a download is tried again after it has failed.
 RETRIES = 2
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file, pinned by its checksum.
+    """A published file and its checksum.
 
-    :param path: of the file below a folder of data sets, ``"jura/X.txt"``.
-    :param address: where to download it; None for what is only published inside a package.
-    :param checksum: ``"sha256:…"``, or ``"git-blob:…"`` for the name under which git stores the content. None where
-        none is known: then only the commit in the address pins the file.
-    :param package: the Python package that it is published in, ``"name==version"``, if it is.
-    :param resource: and its path in there.
+    :param path: the path of the file inside a folder of data sets, such as ``"jura/X.txt"``.
+    :param address: the address from which it is downloaded. None if it is published inside a Python package only.
+    :param checksum: ``"sha256:…"``, or ``"git-blob:…"`` with the name under which git stores the content. None if no
+        checksum is known; the file is then not checked.
+    :param package: the Python package, as ``"name==version"``, inside which the file is published. None if there is no
+        such package.
+    :param resource: the path of the file inside that package.
     """
 
     path: str
@@ -37,10 +42,16 @@ class RemoteFile:
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
-    """The checksum of a file, as :class:`RemoteFile` writes it.
+    """The checksum of a file, in the form of :class:`RemoteFile`.
 
     :param path: the file.
-    :param algorithm: ``"sha256"``, or ``"git-blob"``: SHA-1 of ``"blob LENGTH\\0"`` and the content.
+    :param algorithm: ``"sha256"``, or ``"git-blob"`` for the SHA-1 of ``"blob LENGTH\\0"`` followed by the content.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "hello"
+    >>> _ = path.write_bytes(b"hello\\n")
+    >>> checksum_of(path, "git-blob")
+    'git-blob:ce013625030ba8dba906f756967f9e9ca394464a'
     """
     if algorithm == "git-blob":
         digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -53,11 +64,17 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 
 def fetch(file: RemoteFile) -> Path:
-    """Where the file is on this machine, downloaded if need be.
+    """The path of the file on this machine. The file is downloaded if it is not there.
 
-    Looked for in the folder that ``PYRO_GPRN_DATA`` names, in the package that publishes it if that is installed (no
-    code of which is run), then in the user's cache; a file in the cache that has changed is downloaded again, one
-    anywhere else is refused. Only the cache and the download need the extra ``data``.
+    It is looked for in three places: in the folder that the environment variable ``PYRO_GPRN_DATA`` names; in the
+    package that publishes it, if that is installed (no code of the package is run); and in the user's cache. If the
+    file in the cache has another checksum than the published one, it is downloaded again. If a file in one of the other
+    two places has, an error is raised. Only the cache and the download need the extra ``data``.
+
+    :param file: the published file.
+
+    >>> fetch(RemoteFile("jura/X.txt", "https://…/X.txt", "sha256:…"))  # doctest: +SKIP
+    PosixPath('/home/me/.cache/pyro-gprn/jura/X.txt')
     """
     for found in (_own_copy(file), _installed_copy(file)):
         if found is not None and found.exists():
@@ -93,7 +110,10 @@ def _check(file: RemoteFile, path: Path) -> None:
 
 
 def _cached_copy(file: RemoteFile, address: str) -> Path:
-    """The file in the cache, after a download if need be; what fails the check never gets there."""
+    """The path of the file in the cache. If it is not there, or has changed, it is downloaded.
+
+    A download whose checksum is wrong is not put into the cache.
+    """
     try:
         import platformdirs
         import pooch
@@ -107,19 +127,22 @@ def _cached_copy(file: RemoteFile, address: str) -> Path:
     store = pooch.create(
         path=cache,
         base_url="",
-        registry={file.path: None},  # the downloader checks: pooch does not know git's checksum
+        registry={file.path: None},  # no checksum here, as pooch does not know git's; _downloader checks it
         urls={file.path: address},
         retry_if_failed=RETRIES,
     )
     try:
         store.fetch(file.path, downloader=_downloader(file, pooch.HTTPDownloader(progressbar=sys.stderr.isatty())))
-    except OSError as error:  # requests' errors are OSErrors
+    except OSError as error:  # the errors of requests, which pooch uses, are OSErrors
         raise FileNotFoundError(_not_found(file, cached, error)) from error
     return cached
 
 
 def _downloader(file: RemoteFile, http: Callable[[str, Any, Any], None]) -> Callable[[str, str, Any], None]:
-    """A downloader as pooch wants one, that checks what ``http``, one of pooch's own, brings."""
+    """A downloader for pooch that checks the checksum of what was downloaded.
+
+    :param http: the downloader of pooch that does the download itself.
+    """
 
     def download(address: str, target: str, store: Any) -> None:
         http(address, target, store)
