@@ -1,9 +1,8 @@
-"""What is diagnosed: an estimator, a model with its guide, or an MCMC run, in one form."""
+"""What diagnostics are about: a fitted estimator, a model with its guide, or an MCMC run, in one form."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,96 +11,108 @@ import torch
 from pyro.infer import MCMC
 from torch import Tensor
 
+from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.estimator import GPRNRegressor
-from pyro_gprn.estimator.containers import Template, plain
-from pyro_gprn.estimator.scaling import Scaling
+from pyro_gprn.estimator.containers import plain
+from pyro_gprn.estimator.fitted import FittedNetwork
+from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
 
 #: More numbers than this (draws × rows × outputs) are not exported unasked.
 MOST_NUMBERS = 10_000_000
 
-Posterior = Callable | Mapping[str, Tensor]
-
 
 @dataclass(frozen=True)
-class Subject:
-    """A posterior, by chain, with the data and the names of what it is about."""
+class PosteriorSource:
+    """A posterior, by chain, with the data and the names of what it is about.
 
-    chains: list[tuple[CollapsedGPRN, Posterior]]  #: each with the model at its own hyperparameters
-    Y: Tensor  #: outputs as the model has them, (N, d_1, …, d_M)
-    scaling: Scaling | None  #: from the model's units to the data's
-    template: Template | None  #: names of the outputs
-    inputs: np.ndarray  #: (N, P), in the data's units
+    :param chains: each with the model at its own hyperparameters, which knows the data.
+    :param known: statistics of the outputs as the model has them.
+    :param inputs: ``(N, P)``, in the data's units.
+    :param fitted: the record of the fit, if an estimator made it.
+    """
+
+    chains: list[tuple[CollapsedGPRN, Posterior]]
+    known: OutputStatistics
+    inputs: np.ndarray
+    fitted: FittedNetwork | None = None
 
     @property
     def model(self) -> CollapsedGPRN:
+        """The first chain's."""
         return self.chains[0][0]
 
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """What is known of each restart; nothing without an estimator."""
+        return [] if self.fitted is None else self.fitted.runs
+
+    @property
+    def best(self) -> int:
+        """The chain that predictions come from."""
+        return 0 if self.fitted is None else self.fitted.best_run
+
     @classmethod
-    def of(cls, source: Any) -> Subject:
+    def of(cls, source: Any) -> PosteriorSource:
         """:param source: a fitted regressor, ``(model, guide)``, ``(model, mcmc)`` or ``(model, draws)``."""
         if isinstance(source, GPRNRegressor):
-            return cls._of_regressor(source)
+            if not hasattr(source, "fitted_"):
+                raise ValueError("the regressor is not fitted yet: call fit first")
+            return cls._of_fit(source.fitted_)
         if not (isinstance(source, tuple) and len(source) == 2):
             raise ValueError(
                 "diagnostics take a fitted GPRNRegressor, (model, guide), (model, mcmc) or (model, draws); got"
                 f" {type(source).__name__}"
             )
         model, posterior = source
-        chains: list[tuple[CollapsedGPRN, Posterior]] = [(model, posterior)]
         _check_collapsed(model)
-        known = model.statistics()
+        chains: list[tuple[CollapsedGPRN, Posterior]] = [(model, posterior)]
         if isinstance(posterior, MCMC):
-            posterior = posterior.get_samples(group_by_chain=True)
-            n_chains = len(posterior["v"])
-            chains = [(model, {name: draws[i] for name, draws in posterior.items()}) for i in range(n_chains)]
-        return cls(chains, known.outputs, None, None, model.X.cpu().numpy())
+            draws = posterior.get_samples(group_by_chain=True)
+            chains = [(model, {name: each[i] for name, each in draws.items()}) for i in range(len(draws["v"]))]
+        return cls(chains, model.statistics(), model.X.cpu().numpy())
 
     @classmethod
-    def _of_regressor(cls, r: GPRNRegressor) -> Subject:
-        if not hasattr(r, "model_"):
-            raise ValueError("the regressor is not fitted yet: call fit first")
-        _check_collapsed(r.model_)
-        Y = r._outputs.reshape(-1, *r.output_shape_)
+    def _of_fit(cls, fitted: FittedNetwork) -> PosteriorSource:
+        _check_collapsed(fitted.model)
         chains = []
-        for run in r._restarts:
-            model, guide = copy.deepcopy((r.model_, r.guide_))
-            model.load_state_dict(run["model"])
-            guide.load_state_dict(run["guide"])
-            model.statistics(Y)
+        for number in range(len(fitted.runs)):
+            model, guide = fitted.run(number)
+            model.statistics(fitted.known)
             chains.append((model, guide))
-        inputs = (r.model_.X * r._scaling.x_scale + r._scaling.x_mean).cpu().numpy()
-        return cls(chains, Y, r._scaling, r._template, inputs)
+        return cls(chains, fitted.known, fitted.inputs.cpu().numpy(), fitted)
 
     def choose(self, outputs: Outputs, n_draws: int) -> OutputSelection:
         """The outputs asked for; by default all, or as many, evenly spread, as there is reasonable room for."""
         shape = self.model.output_shape
         if outputs is None:
-            outputs = evenly_spread(shape, max(1, MOST_NUMBERS // (len(self.chains) * n_draws * len(self.Y))))
+            outputs = evenly_spread(shape, max(1, MOST_NUMBERS // (len(self.chains) * n_draws * len(self.inputs))))
         return OutputSelection(outputs, shape)
 
     def undo(self, values: Tensor, positions: Tensor) -> np.ndarray:
         """Outputs ``(…, b)`` of the model in the data's units."""
-        if self.scaling is not None:
-            scale, mean = self.scaling.y_scale, self.scaling.y_mean
-            values = values * (scale if scale.dim() == 0 else scale[positions]) + mean[positions]
-        return values.cpu().numpy()
+        return (values if self.fitted is None else self.fitted.scaling.undo_at(values, positions)).cpu().numpy()
 
     def standardise_inputs(self, X: Any) -> Tensor:
         """New inputs in the model's units."""
         read = torch.as_tensor(np.asarray(plain(X), dtype=np.float64)).to(self.model.X.device)
-        return read if self.scaling is None else self.scaling.inputs(read)
+        return read if self.fitted is None else self.fitted.scaling.inputs(read)
 
     def output_dims(self) -> tuple[list[str], list[Sequence[Any]]]:
         """Names of the outputs' modes, and labels along each."""
         shape = self.model.output_shape
         names = [f"output_{m + 1}" for m in range(len(shape))] if len(shape) > 1 else ["output"]
         labels: list[Sequence[Any]] = [range(size) for size in shape]
-        template = self.template
-        if template is not None and template.library == "pandas" and len(shape) == 1:
-            labels = [[str(name) for name in template.names]]
-        if template is not None and template.library == "xarray" and template.shape == tuple(shape):
+        if self.fitted is None:
+            return names, labels
+        if self.fitted.present is not None:
+            present = self.fitted.present.cpu().numpy()
+            return names, [[str(name) for name in self.fitted.template.output_names()[present]]]
+        template = self.fitted.template
+        if template.library == "pandas" and len(shape) == 1:
+            labels = [[str(name) for name in template.output_names()]]
+        if template.library == "xarray" and template.shape == tuple(shape):
             names = [str(name) for name in template.names[1:]]
             known = zip(names, shape, strict=True)
             labels = [list(template.coordinates.get(name, np.arange(size))) for name, size in known]

@@ -54,10 +54,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     :param kernel_w: kernel of the weights, likewise.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
-        columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas frame; if they
-        are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest more than a
-        thousand times the median, or neighbours that differ threefold on average. Otherwise, and always with several
-        modes, they are a field. ``"field"`` or ``"outputs"`` decides it; False leaves inputs and outputs as they are.
+        columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
+        frame; if they are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest
+        more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
+        with several modes, they are a field. False leaves inputs and outputs as they are.
     :param steps: at most this many training steps; by default 400, or 1000 for ``"kronecker"``.
     :param learning_rate: of Adam; by default 0.08, or 0.03 for ``"kronecker"``.
     :param restarts: random starts; the best bound is kept, all are in ``restart_elbos_``.
