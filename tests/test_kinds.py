@@ -88,6 +88,32 @@ def test_xarray():
     assert r.score(X_NEW, mean) == pytest.approx(1.0)
 
 
+def test_an_xarray_keeps_its_name_its_attributes_and_coordinates_that_are_no_index():
+    outputs = xr.DataArray(
+        Y.reshape(15, 2, 3),
+        dims=("run", "y", "x"),
+        coords={"lat": (("y", "x"), np.arange(6.0).reshape(2, 3)), "height": 2.0},
+        name="wind",
+        attrs={"units": "m/s"},
+    )
+    r = fit(X, outputs)
+    for field in (r.predict(X_NEW), r.sample(X_NEW, 2)):
+        assert (field.name, field.attrs) == ("wind", {"units": "m/s"})
+        xr.testing.assert_identical(field.lat, outputs.lat)
+        assert field.height == 2.0
+
+
+def test_masked_outputs_are_missing_ones():
+    holes = np.where(Y > 1.5, np.nan, Y)
+    masked = np.ma.masked_array(np.where(Y > 1.5, 9.97e36, Y), Y > 1.5)
+    np.testing.assert_array_equal(fit(X, masked).predict(X_NEW), fit(X, holes).predict(X_NEW))
+
+
+def test_views_that_go_backwards_are_taken():
+    forwards, backwards = fit(X[::-1].copy(), Y[::-1].copy()), fit(X[::-1], Y[::-1])
+    np.testing.assert_array_equal(backwards.predict(X_NEW[::-1]), forwards.predict(X_NEW[::-1].copy()))
+
+
 def test_a_memory_map_is_not_changed(tmp_path):
     np.save(tmp_path / "Y.npy", Y)
     mapped = np.load(tmp_path / "Y.npy", mmap_mode="r")

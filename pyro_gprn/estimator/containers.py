@@ -1,11 +1,11 @@
 """Arrays as people have them: NumPy, torch, pandas and xarray in, the same kind out.
 
-Neither pandas nor xarray is needed: an object of theirs can only come from somebody who has it.
+Reading is here. Giving back is in :mod:`~pyro_gprn.estimator.template`, and what an array's kind and the labels of its
+rows are in :mod:`~pyro_gprn.estimator.kinds`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,120 +13,126 @@ import torch
 from sklearn.utils import check_array
 from torch import Tensor
 
+from pyro_gprn.estimator.kinds import check_rows, filled, library_of, plain
+from pyro_gprn.estimator.template import Template
 
-def library_of(array: Any) -> str:
-    """``"torch"``, ``"pandas"`` or ``"xarray"`` for an array of theirs, otherwise ``"numpy"``."""
-    library = type(array).__module__.partition(".")[0]
-    return library if library in ("torch", "pandas", "xarray") else "numpy"
-
-
-def plain(array: Any) -> Any:
-    """What NumPy understands, without copying what it can see as it is."""
-    return array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+__all__ = [
+    "Template",
+    "check_rows",
+    "library_of",
+    "plain",
+    "read_inputs",
+    "read_outputs",
+    "shared_tensor",
+    "writeable",
+]
 
 
 def read_inputs(X: Any) -> np.ndarray:
-    """Inputs as a finite float64 array, ``(N, P)``; scikit-learn's errors for anything else."""
+    """Inputs as a finite float64 array, ``(N, P)``; scikit-learn's errors for anything else.
+
+    Masked numbers are refused: every input must be known.
+
+    >>> read_inputs([[1, 2], [3, 4]][::-1])
+    array([[3., 4.],
+           [1., 2.]])
+    """
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        rows = np.unique(np.nonzero(np.ma.getmaskarray(X))[0])
+        raise ValueError(
+            f"every input must be known, but X is masked in {len(rows)} of {len(X)} rows (the first: row {rows[0]})"
+        )
     return writeable(check_array(plain(X), dtype=np.float64, input_name="X"))
 
 
 def read_outputs(Y: Any) -> Tensor:
-    """Outputs as a floating-point tensor ``(N, …)``, NaN where missing: a view where that can be."""
+    """Outputs as a tensor ``(N, …)`` of float32 or float64, NaN where missing or masked. Never write to it.
+
+    The tensor shares the memory of ``Y`` wherever it can: a read-only array, a memory map and a view with gaps are not
+    copied. What is copied: other types (integers, booleans and what is longer than 64 bits become float64, float16
+    becomes float32), an array of which something is masked, tables of pandas, and memory that torch cannot address
+    (see :func:`shared_tensor`). The numbers themselves are not looked at: ``inf`` is for the first pass over Y to find.
+
+    >>> read_outputs(np.ma.masked_equal([[1, 2], [3, 0]], 0))
+    tensor([[1., 2.],
+            [3., nan]], dtype=torch.float64)
+    """
     if Y is None:
         raise ValueError("fit requires y to be passed, but the target y is None")
-    array = plain(Y)
-    if getattr(array, "dtype", None) is np.dtype(object):
+    outputs = _of_torch(Y) if isinstance(Y, Tensor) else shared_tensor(_of_numpy(Y))
+    if outputs.dim() == 0:
+        raise ValueError("Y must have one row for each row of X; got a single number")
+    if 0 in outputs.shape:
+        raise ValueError(f"Y must have at least one row and one output; got shape {tuple(outputs.shape)}")
+    return outputs
+
+
+def _of_torch(Y: Tensor) -> Tensor:
+    if Y.layout != torch.strided:
+        raise TypeError(f"Y must be dense; got a tensor of layout {Y.layout}: use Y.to_dense()")
+    if Y.is_complex():
+        raise ValueError(f"Complex data not supported: Y must hold real numbers; got {Y.dtype}")
+    if not Y.is_floating_point():
+        return Y.detach().cpu().to(torch.float64)
+    return Y.detach().cpu().to(Y.dtype if Y.dtype in (torch.float32, torch.float64) else torch.float32)
+
+
+def _of_numpy(Y: Any) -> np.ndarray:
+    array = _check_dense(filled(Y))
+    if library_of(Y) == "pandas":
+        # Objects that are all numbers become such. pandas stores columns; in rows, as NumPy has them, the numbers are
+        # added up in the same order, and results are the same to the bit.
+        array = np.ascontiguousarray(_check_dense(Y.infer_objects()) if array.dtype == object else array)
+    if array.dtype == object:
         raise ValueError("Unknown label type: Y must hold numbers; got an array of dtype object")
-    array = check_array(
-        array,
-        dtype=[np.float64, np.float32],
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"Y must hold numbers; got an array of dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.itemsize <= 4:
+        return array.astype(np.float32, copy=False)
+    return array.astype(np.float64, copy=False)
+
+
+def _check_dense(Y: Any) -> np.ndarray:
+    """scikit-learn's reading and errors, without its pass over the numbers."""
+    return check_array(
+        Y,
+        dtype=None,
         input_name="Y",
         ensure_2d=False,
         allow_nd=True,
-        ensure_all_finite="allow-nan",
+        ensure_all_finite=False,
         ensure_min_samples=0,
     )
-    if array.ndim == 0:
-        raise ValueError("Y must have one row for each row of X; got a single number")
-    if 0 in array.shape:
-        raise ValueError(f"Y must have at least one row and one output; got shape {array.shape}")
-    return torch.from_numpy(writeable(np.ascontiguousarray(array)))
+
+
+def shared_tensor(array: np.ndarray) -> Tensor:
+    """A tensor in the memory of an array, also if that may not be written to. Never write to the tensor.
+
+    torch warns of read-only memory, and hiding a warning changes the filters of all threads. So torch is shown the
+    memory as if it could be written to; writing would change, or crash on, what the array's owner meant to protect.
+
+    The array is copied only if torch cannot address it: steps backwards (``array[::-1]``), steps that are no multiple
+    of a number's size (a field of a record array), or another machine's byte order.
+
+    >>> array = np.broadcast_to(1.0, (2, 3))
+    >>> shared_tensor(array).data_ptr() == array.ctypes.data
+    True
+    """
+    is_regular = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    if not (is_regular and array.flags.aligned and array.dtype.isnative):
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unprotected(array)))
+
+
+class _Unprotected:
+    """The memory of an array, shown to NumPy as writeable, and kept alive as long as it is used."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        seen = array.__array_interface__
+        self.__array_interface__ = {**seen, "data": (seen["data"][0], False)}
 
 
 def writeable(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of one that may not be written to: torch warns of tensors in such memory."""
-    return array if array.flags.writeable else array.copy()
-
-
-@dataclass(frozen=True)
-class Template:
-    """The kind, type and names of the outputs that came, for predictions to take after.
-
-    :param library: whose array it was.
-    :param shape: of one row, as it came: ``()`` for one output in a vector.
-    :param dtype: of the predictions, as NumPy writes it.
-    :param names: for pandas the columns, or the one name of a series; for xarray the dimensions, the rows' first.
-    :param coordinates: for xarray, by dimension, of the outputs' dimensions that have them.
-    """
-
-    library: str
-    shape: tuple[int, ...]
-    dtype: str
-    names: list[Any] = field(default_factory=list)
-    coordinates: dict[str, np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, Y: Any, outputs: Tensor) -> Template:
-        """:param outputs: ``Y`` as :func:`read_outputs` reads it."""
-        shape, dtype, library = tuple(outputs.shape[1:]), str(outputs.numpy().dtype), library_of(Y)
-        if library == "pandas":
-            return cls(library, shape, dtype, [Y.name] if Y.ndim == 1 else list(Y.columns))
-        if library == "xarray":
-            coordinates = {d: np.asarray(Y.coords[d].values) for d in Y.dims[1:] if d in Y.coords}
-            return cls(library, shape, dtype, list(Y.dims), coordinates)
-        return cls(library, shape, dtype)
-
-    def output_names(self) -> np.ndarray:
-        """A name for each of the flattened outputs, ``(D,)``: the columns', or where it stands."""
-        if self.library == "pandas" and self.shape != ():
-            return np.array([str(name) for name in self.names])
-        return np.array([", ".join(map(str, place)) or "0" for place in np.ndindex(*self.shape)])
-
-    def wrap(self, values: Tensor, X: Any, draws: bool = False) -> Any:
-        """Predictions ``(N*, D)``, or ``(n, N*, D)`` of draws, in the kind and shape of the outputs.
-
-        :param X: the new inputs as they came: for pandas and xarray their labels become the rows'.
-        """
-        values = values.reshape(*values.shape[:-1], *self.shape).to(getattr(torch, self.dtype))
-        if self.library == "torch":
-            return values
-        array = values.cpu().numpy()
-        if self.library == "pandas" and not draws:
-            return self._pandas(array, X)
-        if self.library == "xarray":
-            return self._xarray(array, X, draws)
-        return array
-
-    def _pandas(self, array: np.ndarray, X: Any) -> Any:
-        import pandas as pd
-
-        index = X.index if library_of(X) == "pandas" else None
-        if self.shape == ():
-            return pd.Series(array, index=index, name=self.names[0])
-        return pd.DataFrame(array, index=index, columns=self.names)
-
-    def _xarray(self, array: np.ndarray, X: Any, draws: bool) -> Any:
-        import xarray as xr
-
-        rows, coordinates = self.names[0], dict(self.coordinates)
-        labels = _row_labels(X, rows)
-        if labels is not None:
-            coordinates[rows] = labels
-        return xr.DataArray(array, dims=["draw", *self.names] if draws else self.names, coords=coordinates)
-
-
-def _row_labels(X: Any, rows: str) -> Any:
-    """Labels of the rows of X, if it has any."""
-    if library_of(X) == "xarray":
-        return X.coords[X.dims[0]].values if X.dims[0] == rows and rows in X.coords else None
-    return X.index.to_numpy() if library_of(X) == "pandas" else None
+    """The array, or a copy of one that torch cannot take as it is: read-only, or with steps backwards."""
+    return np.require(array, requirements=["C", "A", "W"])
