@@ -76,6 +76,11 @@ class PosteriorDraws:
         names = [name for name in first.stochastic_nodes if not first.nodes[name]["infer"].get("is_auxiliary")]
         return cls.of(model, {name: torch.stack([trace.nodes[name]["value"] for trace in traces]) for name in names}, 0)
 
+    def first(self, n: int) -> PosteriorDraws:
+        """The first ``n`` of the draws."""
+        hyperparameters = {name: draws[:n] for name, draws in self.hyperparameters.items()}
+        return PosteriorDraws(self.model, self.V[:n], hyperparameters)
+
     def each(self, function: Callable[[Tensor], T]) -> list[T]:
         """Calls ``function`` with draws of V, ``(b, N, K)``, and the model's hyperparameters at the draws' values.
 

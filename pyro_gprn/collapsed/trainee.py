@@ -100,8 +100,9 @@ class CollapsedTrainee(Trainee):
 
     def _bound(self, white: Tensor) -> Tensor:
         """The bound by given white noise, ``(s, N, K)``. Every other step holds the covariances of the one before."""
+        log_prior: Tensor | float = 0.0
         if self._covariances is not None:
-            covariances, log_prior, self._covariances = self._covariances, 0.0, None
+            covariances, self._covariances = self._covariances, None
         else:
             covariances, log_prior = self._current()
             self._covariances = Covariances(*(part.detach() for part in covariances))

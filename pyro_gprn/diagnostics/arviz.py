@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
+from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.weights import output_correlation, sample_weights
 from pyro_gprn.diagnostics.arviz_versions import Variable, to_inference_data
@@ -16,7 +17,7 @@ from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws
 from pyro_gprn.diagnostics.source import PosteriorSource
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.prediction import posterior_predictive
-from pyro_gprn.pyro_state import isolated, own_randomness
+from pyro_gprn.pyro_state import new_generator, white_noise
 
 Groups = dict[str, dict[str, Variable]]
 _DRAWS = ("chain", "draw")
@@ -44,7 +45,7 @@ def to_arviz(
     - *sample_stats* (``lp``, ``log_q``, ``bound``), *observed_data*, *constant_data*.
 
     Restarts are chains. Outputs are in the data's units and under their names; log-likelihoods are those of the model,
-    of standardised outputs, times its weight.
+    of standardised outputs, times the power of the likelihood.
 
     :param source: a fitted :class:`~pyro_gprn.GPRNRegressor`, ``(model, guide)``, ``(model, mcmc)`` or
         ``(model, draws)``, of a collapsed model.
@@ -64,31 +65,29 @@ def to_arviz(
     >>> data["posterior_predictive"]["y"].dims, data["predictions"]["y"].shape
     (('chain', 'draw', 'run', 'output'), (2, 20, 4, 3))
     """
-    source = PosteriorSource.of(source)
-    chosen = source.choose(outputs, draws)
-    with own_randomness(seed):
-        described = [describe_draws(model, posterior, draws) for model, posterior in source.chains]
-        posterior, statistics = _posterior(source, described), _sample_stats(source, described)
-        groups: Groups = {"posterior": posterior, "sample_stats": statistics}
-        if weights:
-            posterior["w"] = _weights(source, chosen, len(described[0].F))
-        if correlation_at is not None:
-            posterior["correlation"] = _correlation(source, chosen, correlation_at, len(described[0].F))
-        groups["posterior_predictive"] = {"y": _predict(source, described, chosen, source.model.X, "run")}
-        if X is not None:
-            groups["predictions"] = {
-                "y": _predict(source, described, chosen, source.standardise_inputs(X), "new_run")
-            }
-            groups["predictions_constant_data"] = {"X": (("new_run", "input"), np.asarray(X, dtype=float))}
-            if Y is not None:
-                groups["predictions_constant_data"]["y"] = _given(source, chosen, Y)
-        groups |= _prior(source, chosen, draws)
+    about = PosteriorSource.of(source)
+    chosen = about.choose(outputs, draws)
+    generator = new_generator(seed)
+    described = [describe_draws(model, posterior, draws, generator=generator) for model, posterior in about.chains]
+    groups: Groups = {"posterior": _posterior(about, described), "sample_stats": _sample_stats(about, described)}
+    if weights:
+        groups["posterior"]["w"] = _weights(about, chosen, described, generator)
+    if correlation_at is not None:
+        groups["posterior"]["correlation"] = _correlation(about, chosen, correlation_at, described, generator)
+    groups["posterior_predictive"] = {"y": _predict(about, described, chosen, about.model.X, "run", generator)}
+    if X is not None:
+        X_new = about.standardise_inputs(X)
+        groups["predictions"] = {"y": _predict(about, described, chosen, X_new, "new_run", generator)}
+        groups["predictions_constant_data"] = {"X": (("new_run", "input"), np.asarray(X, dtype=float))}
+        if Y is not None:
+            groups["predictions_constant_data"]["y"] = _given(about, chosen, Y)
+    groups |= _prior(about, chosen, draws, generator)
     groups["log_likelihood"] = {"y": ((*_DRAWS, "run"), _stack([each.by_row for each in described]))}
-    positions = _positions(chosen, source)
-    observed = source.undo(source.Y.flatten(1)[:, positions], positions)
-    groups["observed_data"] = {"y": (("run", *_kept(source, chosen)), observed.reshape(-1, *chosen.shape))}
-    groups["constant_data"] = {"X": (("run", "input"), source.inputs)}
-    return to_inference_data(groups, _coordinates(source, chosen), _attributes(source, chosen))
+    positions = chosen.all_positions()
+    observed = about.undo(about.known.source.read(positions), positions)
+    groups["observed_data"] = {"y": (("run", *_kept(about, chosen)), observed.reshape(-1, *chosen.shape))}
+    groups["constant_data"] = {"X": (("run", "input"), about.inputs)}
+    return to_inference_data(groups, _coordinates(about, chosen), _attributes(about, chosen))
 
 
 def align(F: Tensor, reference: Tensor) -> Tensor:
@@ -109,11 +108,11 @@ def _stack(by_chain: list[Tensor]) -> np.ndarray:
     return torch.stack(by_chain).cpu().numpy()
 
 
-def _posterior(source: PosteriorSource, described: list[DescribedDraws]) -> dict[str, Variable]:
+def _posterior(about: PosteriorSource, described: list[DescribedDraws]) -> dict[str, Variable]:
     variables: dict[str, Variable] = {}
     for name, values in described[0].hyperparameters.items():
         by_chain = _stack([each.hyperparameters[name] for each in described])
-        dims = ("input",) if values.shape[1:] == source.model.X.shape[1:] else _own_dims(name, values.dim() - 1)
+        dims = ("input",) if values.shape[1:] == about.model.X.shape[1:] else _own_dims(name, values.dim() - 1)
         variables[name] = ((*_DRAWS, *dims), by_chain)
     reference = described[0].F[0]
     aligned = _stack([align(each.F, reference) for each in described])
@@ -125,89 +124,105 @@ def _own_dims(name: str, n: int) -> tuple[str, ...]:
     return tuple(f"{name}_dim_{i}" for i in range(n))
 
 
-def _sample_stats(source: PosteriorSource, described: list[DescribedDraws]) -> dict[str, Variable]:
+def _sample_stats(about: PosteriorSource, described: list[DescribedDraws]) -> dict[str, Variable]:
     log_joint = _stack([each.log_joint for each in described])
     log_q = np.full_like(log_joint, np.nan)
-    for chain, (_, posterior) in enumerate(source.chains):
+    for chain, (_, posterior) in enumerate(about.chains):
         if isinstance(posterior, CollapsedGuide):
-            q: Distribution = posterior.posterior()
-            log_q[chain] = q.log_prob(described[chain].sites["v"]).detach().cpu().numpy()
+            log_q[chain] = posterior.posterior().log_prob(described[chain].draws.V).detach().cpu().numpy()
     return {"lp": (_DRAWS, log_joint), "log_q": (_DRAWS, log_q), "bound": (_DRAWS, log_joint - log_q)}
 
 
+def _sites(described: DescribedDraws) -> dict[str, Tensor]:
+    """The draws as :func:`~pyro_gprn.posterior_predictive` takes them: predictions come from the draws shown."""
+    return {"v": described.draws.V, **described.draws.hyperparameters}
+
+
 def _predict(
-    source: PosteriorSource, described: list[DescribedDraws], chosen: OutputSelection, X_new: Tensor, rows: str
+    about: PosteriorSource,
+    described: list[DescribedDraws],
+    chosen: OutputSelection,
+    X_new: Tensor,
+    rows: str,
+    generator: torch.Generator,
 ) -> Variable:
     by_chain = []
-    for (model, _), each in zip(source.chains, described, strict=True):
-        predictive = posterior_predictive(model, each.sites, X_new, source.Y)
+    for (model, _), each in zip(about.chains, described, strict=True):
+        predictive = posterior_predictive(model, _sites(each), X_new, about.known, generator=generator)
         by_chain.append(predictive.sample(len(each.F), chosen.outputs).reshape(len(each.F), len(X_new), -1))
-    values = source.undo(torch.stack(by_chain), _positions(chosen, source))
-    return (*_DRAWS, rows, *_kept(source, chosen)), values.reshape(*values.shape[:3], *chosen.shape)
+    values = about.undo(torch.stack(by_chain), chosen.all_positions())
+    return (*_DRAWS, rows, *_kept(about, chosen)), values.reshape(*values.shape[:3], *chosen.shape)
 
 
-def _weights(source: PosteriorSource, chosen: OutputSelection, n_draws: int) -> Variable:
+def _weights(
+    about: PosteriorSource, chosen: OutputSelection, described: list[DescribedDraws], generator: torch.Generator
+) -> Variable:
     by_chain = [
-        sample_weights(model, _guide(posterior), model.X, n_draws, chosen.outputs)
-        for model, posterior in source.chains
+        sample_weights(model, _sites(each), model.X, 0, chosen.outputs, about.known, generator=generator)
+        for (model, _), each in zip(about.chains, described, strict=True)
     ]
-    return (*_DRAWS, "run", "latent", *_kept(source, chosen)), _stack(by_chain)
+    return (*_DRAWS, "run", "latent", *_kept(about, chosen)), _stack(by_chain)
 
 
-def _correlation(source: PosteriorSource, chosen: OutputSelection, at: Any, n_draws: int) -> Variable:
-    X_at = source.standardise_inputs(at)
+def _correlation(
+    about: PosteriorSource,
+    chosen: OutputSelection,
+    at: Any,
+    described: list[DescribedDraws],
+    generator: torch.Generator,
+) -> Variable:
+    X_at = about.standardise_inputs(at)
     by_chain = []
-    for model, posterior in source.chains:
-        each = [output_correlation(model, _guide(posterior), X_at, chosen.outputs, n_draws=1) for _ in range(n_draws)]
-        by_chain.append(torch.stack(each))
+    for (model, _), each in zip(about.chains, described, strict=True):
+        sites = _sites(each)
+        alone = [{name: draws[i : i + 1] for name, draws in sites.items()} for i in range(len(each.F))]
+        found = [
+            output_correlation(model, one, X_at, chosen.outputs, about.known, generator=generator) for one in alone
+        ]
+        by_chain.append(torch.stack(found))
     return (*_DRAWS, "at", "one_output", "other_output"), _stack(by_chain)
 
 
-def _guide(posterior: Any) -> CollapsedGuide:
-    if not isinstance(posterior, CollapsedGuide):
-        raise ValueError(f"weights and correlations need a CollapsedGuide; got {type(posterior).__name__}")
-    return posterior
-
-
 @torch.no_grad()
-def _prior(source: PosteriorSource, chosen: OutputSelection, n_draws: int) -> Groups:
+def _prior(about: PosteriorSource, chosen: OutputSelection, n_draws: int, generator: torch.Generator) -> Groups:
     """At the fitted hyperparameters of the first chain."""
-    model, positions = source.model, _positions(chosen, source)
-    with isolated():
-        Lf, Kw, noise = model.guided(model.covariances)
-    F = Lf @ torch.randn(n_draws, model.n_rows, model.n_latents).to(Lf)
-    C = model.output_covariance(F, Kw, noise)
-    y = torch.linalg.cholesky(C) @ torch.randn(n_draws, model.n_rows, len(positions)).to(C)
-    values = source.undo(y, positions).reshape(1, n_draws, model.n_rows, *chosen.shape)
+    model, positions = about.model, chosen.all_positions()
+    Lf, Kw, noise = model.at_centre(model.covariances)
+    F = Lf @ white_noise(n_draws, model.n_rows, model.n_latents, like=Lf, generator=generator)
+    root = safe_cholesky(model.output_covariance(F, Kw, noise), name="the covariance of the outputs")
+    y = root @ white_noise(n_draws, model.n_rows, len(positions), like=root, generator=generator)
+    values = about.undo(y, positions).reshape(1, n_draws, model.n_rows, *chosen.shape)
     return {
         "prior": {"f": ((*_DRAWS, "run", "latent"), F[None].cpu().numpy())},
-        "prior_predictive": {"y": ((*_DRAWS, "run", *_kept(source, chosen)), values)},
+        "prior_predictive": {"y": ((*_DRAWS, "run", *_kept(about, chosen)), values)},
     }
 
 
-def _given(source: PosteriorSource, chosen: OutputSelection, Y: Any) -> Variable:
-    flat = np.asarray(Y, dtype=float).reshape(len(Y), -1)[:, _positions(chosen, source).cpu().numpy()]
-    return ("new_run", *_kept(source, chosen)), flat.reshape(len(flat), *chosen.shape)
+def _given(about: PosteriorSource, chosen: OutputSelection, Y: Any) -> Variable:
+    flat = np.asarray(Y, dtype=float).reshape(len(Y), -1)[:, chosen.all_positions().numpy()]
+    return ("new_run", *_kept(about, chosen)), flat.reshape(len(flat), *chosen.shape)
 
 
-def _positions(chosen: OutputSelection, source: PosteriorSource) -> Tensor:
-    positions = chosen.positions(slice(None))
-    return torch.arange(source.model.n_outputs) if isinstance(positions, slice) else positions
+def _modes(about: PosteriorSource, chosen: OutputSelection) -> tuple[list[str], list[Any]]:
+    """Names and labels of the modes that were chosen from: the outputs', or one of all outputs, flattened."""
+    names, labels = about.output_dims()
+    if chosen.is_by_mode:
+        return names, labels
+    return ["output"], [[", ".join(map(str, place)) for place in itertools.product(*labels)]]
 
 
-def _kept(source: PosteriorSource, chosen: OutputSelection) -> list[str]:
+def _kept(about: PosteriorSource, chosen: OutputSelection) -> list[str]:
     """Names of the modes of which more than one number was chosen (or a list of one)."""
-    return [name for name, dropped in zip(source.output_dims()[0], chosen.drops, strict=True) if not dropped]
+    return [name for name, dropped in zip(_modes(about, chosen)[0], chosen.drops, strict=True) if not dropped]
 
 
-def _coordinates(source: PosteriorSource, chosen: OutputSelection) -> dict[str, Any]:
-    names, labels = source.output_dims()
-    coordinates: dict[str, Any] = {"latent": range(source.model.n_latents), "run": range(len(source.Y))}
-    for name, label, index in zip(names, labels, chosen.indices, strict=True):
+def _coordinates(about: PosteriorSource, chosen: OutputSelection) -> dict[str, Any]:
+    coordinates: dict[str, Any] = {"latent": range(about.model.n_latents), "run": range(len(about.inputs))}
+    for name, label, index in zip(*_modes(about, chosen), chosen.indices, strict=True):
         coordinates[name] = [label[i] for i in index.tolist()]
     return coordinates
 
 
-def _attributes(source: PosteriorSource, chosen: OutputSelection) -> dict[str, Any]:
-    said = f"{chosen.size} of {source.model.n_outputs} outputs"
-    return {"created_by": "pyro_gprn", "outputs": said, "likelihood_weight": float(source.model.likelihood_weight)}
+def _attributes(about: PosteriorSource, chosen: OutputSelection) -> dict[str, Any]:
+    said = f"{chosen.size} of {about.model.n_outputs} outputs"
+    return {"created_by": "pyro_gprn", "outputs": said, "likelihood_power": float(about.model.likelihood_power)}

@@ -82,7 +82,8 @@ def predict_left_out(
     :param generator: of random numbers; None is torch's global state.
     """
     # Row n of F given the others: f_n = F_n − [K⁻¹F]_n / [K⁻¹]_nn + noise of variance 1/[K⁻¹]_nn, with K = K_f̂. With
-    #   k_n = κ_w(x_n, X) ∘ (f_n Fᵀ)   the outputs of the row have mean c_n y and variance κ_w(x_n,x_n)|f_n|² + σ_y² − k_n c_nᵀ.
+    # k_n = κ_w(x_n, X) ∘ (f_n Fᵀ) and coefficients c_n of the other rows, the outputs of the row have
+    #   mean c_n y     and     variance κ_w(x_n,x_n)|f_n|² + σ_y² − k_n c_nᵀ.
     model = draws.model
     known = model.statistics(Y)
     groups = known.patterns_at(positions)

@@ -12,20 +12,22 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.collapsed.guide import CollapsedGuide
-from pyro_gprn.collapsed.trainee import Stage2
+from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.diagnostics.arviz import align
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
-from pyro_gprn.diagnostics.leave_one_out import PosteriorDraws, describe_draws, predict_left_out
-from pyro_gprn.diagnostics.source import Subject
-from pyro_gprn.pyro_state import isolated, own_randomness
+from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws, predict_left_out
+from pyro_gprn.diagnostics.source import PosteriorSource
+from pyro_gprn.pyro_state import new_generator
+from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun
 
 #: Steps of further training that tell whether the bound had settled, and their rate.
 MORE_STEPS, MORE_RATE = 60, 0.04
 #: What a bound may still gain, or a restart fall behind, as a share of what training gained.
 TOLERANCE = 0.03
-#: A latent function of whose size less than this is certain does nothing.
+#: A latent function counts as unused if its posterior mean explains less than this share of its mean square.
 USELESS = 0.2
 #: Outputs on which calibration is looked at.
 N_OUTPUTS = 100
@@ -81,35 +83,27 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
     >>> sorted(report.findings)
     ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'restarts']
     """
-    subject = Subject.of(source)
-    report = Report()
-    with own_randomness(seed), warnings.catch_warnings():
+    about = PosteriorSource.of(source)
+    report, generator = Report(), new_generator(seed)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ's, of what is said in the report
-        described = [describe_draws(model, posterior, N_DRAWS) for model, posterior in subject.chains]
-        best = _best(subject, source)
-        posterior = subject.chains[best][1]
+        described = [describe_draws(*chain, N_DRAWS, generator=generator) for chain in about.chains]
+        posterior, of_best = about.chains[about.best][1], described[about.best]
         if isinstance(posterior, CollapsedGuide):
-            _look_at_training(report, subject, source, best)
-            _look_at_posterior(report, posterior, described[best])
+            _look_at_training(report, about, generator)
+            _look_at_posterior(report, posterior, of_best)
         _look_at_rows(report, described)
-        _look_at_calibration(report, subject, best, described[best])
-        F = described[best].F
-        _look_at_latents(report, F if isinstance(posterior, CollapsedGuide) else align(F, F[0]))
+        _look_at_calibration(report, about, of_best, generator)
+        _look_at_latents(report, of_best.F if isinstance(posterior, CollapsedGuide) else align(of_best.F, of_best.F[0]))
     return report
 
 
-def _best(subject: Subject, source: Any) -> int:
-    """The chain that predictions come from."""
-    bounds = [run["bound"] for run in getattr(source, "_restarts", [])]
-    return int(np.argmax(bounds)) if bounds else 0
-
-
-def _look_at_training(report: Report, subject: Subject, source: Any, best: int) -> None:
-    model, guide = copy.deepcopy(subject.chains[best])
-    with isolated():
-        trainee = Stage2(model, model.statistics(subject.Y), MORE_RATE, "variational", guide)  # type: ignore[arg-type]
-        more = TrainingRun(trainee, MORE_STEPS).train(progress=False)
-    runs = getattr(source, "_restarts", [])
+def _look_at_training(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
+    model, guide = copy.deepcopy(about.chains[about.best])
+    with noticed_interrupts() as interruption, quiet_jitter():
+        trainee = CollapsedTrainee(model, about.known, MORE_RATE, generator, guide=guide)  # type: ignore[arg-type]
+        more = TrainingRun(trainee, MORE_STEPS).train(interruption, progress=False)
+    runs, best = about.runs, about.best
     gained = runs[best]["bound"] - runs[best]["start"] if runs else np.nan
     report.further_gain = more.bound - more.start
     allowed = 5.0 + (0.0 if np.isnan(gained) else TOLERANCE * max(gained, 0.0))
@@ -137,9 +131,9 @@ def _look_at_training(report: Report, subject: Subject, source: Any, best: int) 
         report.say("restarts", "one start: whether others agree is not known (restarts=3 would tell)")
 
 
-def _look_at_posterior(report: Report, guide: CollapsedGuide, described: PosteriorDraws) -> None:
+def _look_at_posterior(report: Report, guide: CollapsedGuide, described: DescribedDraws) -> None:
     q = guide.posterior()
-    ratios = (described.log_joint - q.log_prob(described.sites["v"])).detach().cpu().numpy()
+    ratios = (described.log_joint - q.log_prob(described.draws.V)).detach().cpu().numpy()
     report.pareto_k = pareto_k(ratios)
     n = described.F[0].numel()
     good = report.pareto_k < 0.7
@@ -149,7 +143,7 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Posteri
     report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: {words}")
 
 
-def _look_at_rows(report: Report, described: list[PosteriorDraws]) -> None:
+def _look_at_rows(report: Report, described: list[DescribedDraws]) -> None:
     by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
     dims = ("chain", "draw", "run")
     noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo wants a posterior, for its size
@@ -164,13 +158,13 @@ def _look_at_rows(report: Report, described: list[PosteriorDraws]) -> None:
     )
 
 
-def _look_at_calibration(report: Report, subject: Subject, best: int, described: PosteriorDraws) -> None:
-    model, _ = subject.chains[best]
-    D = model.n_outputs
+def _look_at_calibration(
+    report: Report, about: PosteriorSource, described: DescribedDraws, generator: torch.Generator
+) -> None:
+    D = about.model.n_outputs
     positions = torch.unique(torch.linspace(0, D - 1, min(D, N_OUTPUTS)).round().long())
-    V = described.sites["v"][:64]
-    left_out = predict_left_out(model, V, positions, subject.Y)
-    y = subject.Y.flatten(1)[:, positions].to(left_out.mean)
+    left_out = predict_left_out(described.draws.first(64), positions, about.known, generator=generator)
+    y = about.known.source.read(positions).to(left_out.mean)
     pit = Normal(left_out.mean, left_out.variance.sqrt(), validate_args=False).cdf(y).mean(0)
     report.pit = pit.cpu().numpy()
     report.coverage = coverage_of(pit)

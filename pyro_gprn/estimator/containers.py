@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_gprn.estimator.kinds import check_rows, filled, library_of, plain
 from pyro_gprn.estimator.template import Template
+from pyro_gprn.outputs.memory import shared_tensor
 
 __all__ = [
     "Template",
@@ -23,7 +24,6 @@ __all__ = [
     "plain",
     "read_inputs",
     "read_outputs",
-    "shared_tensor",
     "writeable",
 ]
 
@@ -50,8 +50,9 @@ def read_outputs(Y: Any) -> Tensor:
 
     The tensor shares the memory of ``Y`` wherever it can: a read-only array, a memory map and a view with gaps are not
     copied. What is copied: other types (integers, booleans and what is longer than 64 bits become float64, float16
-    becomes float32), an array of which something is masked, tables of pandas, and memory that torch cannot address
-    (see :func:`shared_tensor`). The numbers themselves are not looked at: ``inf`` is for the first pass over Y to find.
+    becomes float32), an array of which something is masked, and memory that torch cannot address (see
+    :func:`~pyro_gprn.outputs.memory.shared_tensor`). The numbers themselves are not looked at: ``inf`` is for the first
+    pass over Y to find.
 
     >>> read_outputs(np.ma.masked_equal([[1, 2], [3, 0]], 0))
     tensor([[1., 2.],
@@ -80,9 +81,7 @@ def _of_torch(Y: Tensor) -> Tensor:
 def _of_numpy(Y: Any) -> np.ndarray:
     array = _check_dense(filled(Y))
     if library_of(Y) == "pandas":
-        # Objects that are all numbers become such. pandas stores columns; in rows, as NumPy has them, the numbers are
-        # added up in the same order, and results are the same to the bit.
-        array = np.ascontiguousarray(_check_dense(Y.infer_objects()) if array.dtype == object else array)
+        array = _check_dense(Y.infer_objects()) if array.dtype == object else array  # objects that are all numbers
     if array.dtype == object:
         raise ValueError("Unknown label type: Y must hold numbers; got an array of dtype object")
     if array.dtype.kind not in "biuf":
@@ -103,34 +102,6 @@ def _check_dense(Y: Any) -> np.ndarray:
         ensure_all_finite=False,
         ensure_min_samples=0,
     )
-
-
-def shared_tensor(array: np.ndarray) -> Tensor:
-    """A tensor in the memory of an array, also if that may not be written to. Never write to the tensor.
-
-    torch warns of read-only memory, and hiding a warning changes the filters of all threads. So torch is shown the
-    memory as if it could be written to; writing would change, or crash on, what the array's owner meant to protect.
-
-    The array is copied only if torch cannot address it: steps backwards (``array[::-1]``), steps that are no multiple
-    of a number's size (a field of a record array), or another machine's byte order.
-
-    >>> array = np.broadcast_to(1.0, (2, 3))
-    >>> shared_tensor(array).data_ptr() == array.ctypes.data
-    True
-    """
-    is_regular = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
-    if not (is_regular and array.flags.aligned and array.dtype.isnative):
-        array = array.astype(array.dtype.newbyteorder("="), order="C")
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unprotected(array)))
-
-
-class _Unprotected:
-    """The memory of an array, shown to NumPy as writeable, and kept alive as long as it is used."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        seen = array.__array_interface__
-        self.__array_interface__ = {**seen, "data": (seen["data"][0], False)}
 
 
 def writeable(array: np.ndarray) -> np.ndarray:

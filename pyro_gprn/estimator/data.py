@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.estimator.containers import Template, library_of, read_inputs, read_outputs
+from pyro_gprn.estimator.containers import Template, check_rows, library_of, read_inputs, read_outputs
 from pyro_gprn.estimator.scaling import Scaling, Standardize, scale_inputs, scale_outputs
 from pyro_gprn.network.checks import check_output_shape
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -37,18 +37,19 @@ class TrainingData(NamedTuple):
         device: torch.device,
     ) -> TrainingData:
         """Reads ``X`` and, once, ``Y``."""
+        check_rows(X, Y)
         inputs, outputs = read_inputs(X), read_outputs(Y)
         shape = check_shapes(inputs, outputs, output_shape)
-        template = Template.of(Y, outputs)
-        source = ArrayOutputs(outputs.reshape(len(outputs), -1) if outputs.dim() == 1 else outputs.to(device))
-        source_of_shape = source.reshape(Size(shape))
+        outputs = outputs.to(device)
+        source = ArrayOutputs(outputs[:, None] if outputs.dim() == 1 else outputs).reshape(Size(shape))
         raw = torch.from_numpy(inputs).to(device)
         x_mean, x_scale = scale_inputs(raw, standardize is not False)
-        found = scale_outputs(source_of_shape, standardize, has_names=library_of(Y) == "pandas")
+        found = scale_outputs(source, standardize, has_names=library_of(Y) == "pandas")
         if found.present is not None and len(found.present) == 0:
             raise ValueError("every number of Y is missing (NaN): there is nothing to fit")
         scaling = Scaling(x_mean, x_scale, found.mean, found.scale)
-        return cls(scaling.inputs(raw), found.statistics, source_of_shape, scaling, template, shape, found.present)
+        template = Template.of(Y, outputs, found.present)
+        return cls(scaling.inputs(raw), found.statistics, source, scaling, template, shape, found.present)
 
 
 def check_shapes(X: np.ndarray, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:

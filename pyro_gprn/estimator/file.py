@@ -10,7 +10,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel
 from torch import Size, Tensor
 
-from pyro_gprn.archive import read_archive, write_archive
+from pyro_gprn.archive import ArchiveError, read_archive, reading, write_archive
 from pyro_gprn.estimator.containers import Template, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import find_inference
@@ -59,6 +59,7 @@ def write_fit(
             "losses": fitted.losses,
             "restarts": fitted.runs,
             "latent_scores": fitted.latent_scores,
+            "training_identity": fitted.training_identity,
         },
     )
 
@@ -73,11 +74,23 @@ def read_fit(
     :param device: where to put it.
     """
     tree = read_archive(path, _KIND)
-    settings = dict(tree["settings"])
-    settings["device"] = _usable_device(settings["device"] if device is None else device)
+    given = None if Y is None else read_outputs(Y)
+    with reading(path):
+        settings = dict(tree["settings"])
+        settings["device"] = _usable_device(settings["device"] if device is None else device)
+        settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
+        return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
+
+
+def _rebuild_fit(
+    tree: dict[str, Any],
+    settings: dict[str, Any],
+    Y: Tensor | None,
+    kernels: dict[str, Kernel | None],
+    path: str | Path,
+) -> FittedNetwork:
     where = torch.device(settings["device"] or "cpu")
     made = {name: _rebuild(tree["kernels"][name], kernels[name], name, path) for name in _KERNELS}
-    settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
     inference, state = find_inference(settings["inference"]), tree["model"]
     scaling = Scaling(*(part.to(where) for part in Scaling(**tree["scaling"])))
     output_shape, present = tuple(tree["output_shape"]), tree.get("present")
@@ -93,7 +106,7 @@ def read_fit(
     model.load_state_dict(state)
     guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
     guide.load_state_dict(tree["guide"])
-    fitted = FittedNetwork(
+    return FittedNetwork(
         model=model,
         guide=guide,
         known=known,
@@ -108,13 +121,13 @@ def read_fit(
         bound=tree["elbo"],
         losses=tree["losses"],
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
+        training_identity=tree.get("training_identity"),
     )
-    return fitted, settings, tree["names"]
 
 
 def _find_outputs(
     tree: dict[str, Any],
-    Y: Any,
+    Y: Tensor | None,
     scaling: Scaling,
     present: Tensor | None,
     output_shape: tuple[int, ...],
@@ -122,15 +135,15 @@ def _find_outputs(
     path: str | Path,
 ) -> tuple[OutputStatistics, OutputSource]:
     """Statistics of the standardised outputs, and a source of the outputs as they came."""
-    if tree.get("outputs") is not None:  # a file of version 1 holds them standardised
+    if tree.get("outputs") is not None:  # a file of the first version holds them standardised
         scaled = ArrayOutputs(tree["outputs"].to(device)).reshape(Size(output_shape))
         raw = StandardizedOutputs(scaled, -scaling.y_mean / scaling.y_scale, 1.0 / scaling.y_scale)
         return OutputStatistics.of(scaled), raw
     values = tree.get("Y")
     if values is None:
         if Y is None:
-            raise ValueError(f"{path} was saved without its training outputs: pass the same Y, load(path, Y=Y)")
-        values = read_outputs(Y)
+            raise ArchiveError(f"{path} was saved without its training outputs: pass the same Y, load(path, Y=Y)")
+        values = Y
     if values[0].numel() != int(np.prod(output_shape)):
         raise _other_outputs(path)
     outputs = ArrayOutputs(values.reshape(len(values), -1).to(device)).reshape(Size(output_shape))
@@ -148,8 +161,8 @@ def _is_the_same(outputs: OutputSource, tree: dict[str, Any], scaling: Scaling) 
     return digest(scaled) == tree["digest"]
 
 
-def _other_outputs(path: str | Path) -> ValueError:
-    return ValueError(f"Y is not what the estimator in {path} was fitted to: its values, shape or type differ")
+def _other_outputs(path: str | Path) -> ArchiveError:
+    return ArchiveError(f"Y is not what the estimator in {path} was fitted to: its values, shape or type differ")
 
 
 def _usable_device(device: Any) -> str | None:
@@ -185,6 +198,8 @@ def _rebuild_setting(tree: dict[str, Any], name: str, given: Kernel | None) -> A
         return described
     if given is not None:
         return given
+    if "own" in described["structure"]:
+        return None  # the model's kernel is asked for, and refused, elsewhere
     kernel = rebuild_kernel(described["structure"])
     kernel.load_state_dict(described["state"])
     return kernel
@@ -201,7 +216,7 @@ def _rebuild(description: dict[str, Any], given: Kernel | None, name: str, path:
     if given is not None:
         return given
     if "own" in description:
-        raise ValueError(
+        raise ArchiveError(
             f"{name} in {path} is a {description['own']}, which a file without code cannot hold: pass one,"
             f" load(path, {name}=...)"
         )

@@ -45,6 +45,7 @@ class FittedNetwork:
     :param bound: the best run's.
     :param losses: the best run's, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
+    :param training_identity: what the fit depended on, if it had a checkpoint: a warm start goes on from it.
     """
 
     model: Network
@@ -61,6 +62,7 @@ class FittedNetwork:
     bound: float
     losses: Tensor
     latent_scores: dict[int, float] = field(default_factory=dict)
+    training_identity: dict[str, Any] | None = None
 
     @cached_property
     def identity(self) -> str:
@@ -115,9 +117,7 @@ class FittedNetwork:
         positions = OutputSelection(outputs, Size(self.output_shape)).all_positions()
         generator = new_generator(self.seed)
         if self.present is None:
-            return output_correlation(
-                self.model, self.guide, X, self._flat_choice(positions), self.known, generator=generator
-            )
+            return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)
         places = torch.searchsorted(self.present, positions).clamp(max=len(self.present) - 1)
         is_present = self.present[places] == positions
         result = torch.full((len(X), len(positions), len(positions)), math.nan, dtype=torch.float64)
@@ -127,9 +127,6 @@ class FittedNetwork:
             found = output_correlation(self.model, self.guide, X, choice, self.known, generator=generator)
             result[:, some[:, None], some] = found.to(result)
         return result
-
-    def _flat_choice(self, positions: Tensor) -> Outputs:
-        return positions.tolist()
 
     def predictive(self, X: Tensor, generator: torch.Generator) -> PosteriorPredictive:
         """The outputs at new inputs ``(N*, P)``, all in the model's units."""

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_gprn.estimator.containers import plain, read_outputs, writeable
+from pyro_gprn.estimator.containers import check_rows, plain, read_inputs, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.outputs.selection import Outputs
 
@@ -34,7 +34,7 @@ class Predictions:
         mean = self.fitted_.template.wrap(self.fitted_.mean(inputs), X)
         if not return_std:
             return mean
-        return mean, self.fitted_.template.wrap(self.fitted_.standard_deviation(inputs), X)
+        return mean, self.fitted_.template.wrap(self.fitted_.standard_deviation(inputs), X, quantity="std")
 
     def sample(self, X: Any, n: int = 1, *, seed: int | None = None) -> Any:
         """Draws of the outputs with their noise, joint over inputs and outputs, ``(n, N*, …)``.
@@ -54,9 +54,10 @@ class Predictions:
         :param X: new inputs, ``(N*, P)``.
         :param Y: outputs there.
         """
+        check_rows(X, Y)
         inputs = self._read_new(X)
         outputs = self._read_new_outputs(Y, len(inputs)).to(inputs)
-        return self.fitted_.template.wrap(self.fitted_.log_density(inputs, outputs), X)
+        return self.fitted_.template.wrap(self.fitted_.log_density(inputs, outputs), X, quantity="log_density")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the mean, over all outputs together: ``1 − Σ (y − ŷ)² / Σ (y − ȳ_d)²`` over what is observed.
@@ -65,6 +66,7 @@ class Predictions:
         :param y: outputs there, NaN where missing. (The name is scikit-learn's.)
         :param sample_weight: how much each row counts, ``(N*,)``. (Likewise.)
         """
+        check_rows(X, y)
         predicted = read_outputs(self.predict(X))
         truth = self._read_new_outputs(y, len(predicted)).double()
         counts = torch.ones(len(truth)) if sample_weight is None else torch.as_tensor(plain(sample_weight))
@@ -93,7 +95,8 @@ class Predictions:
 
     def _read_new(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        read = writeable(validate_data(self, plain(X), reset=False, dtype=np.float64))
+        read = read_inputs(X)
+        validate_data(self, X if hasattr(X, "columns") else read, reset=False, skip_check_array=True)
         return self.fitted_.scaling.inputs(torch.from_numpy(read).to(self.fitted_.model.X.device))
 
     def _read_new_outputs(self, Y: Any, n_rows: int) -> Tensor:

@@ -24,6 +24,8 @@ from pyro_gprn.estimator.scaling import Standardize
 from pyro_gprn.network.base import Network
 from pyro_gprn.prediction import posterior_predictive
 from pyro_gprn.pyro_state import new_generator, new_seed
+from pyro_gprn.training.checkpoint import Checkpoint
+from pyro_gprn.training.fit import TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
 from pyro_gprn.training.selection import LatentChoice, choose_latents
@@ -139,11 +141,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return self
 
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
-        guide, choice = None, None
+        guide, choice, after = None, LatentChoice(0), None
         if self.warm_start and hasattr(self, "fitted_"):
             model, guide = self._copy_of_last(data.X, inference)
+            after = self.fitted_.training_identity
         else:
-            choice = self._choose_latents(inference, data, seed)
+            choice, after = self._choose_latents(inference, data)
             model = self._make_model(inference, data.X, data.known.source.shape[1:], choice.n_latents)
         fit = inference.train(
             model,
@@ -156,6 +159,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             progress=self.progress,
             callback=callback,
             checkpoint=self.checkpoint,
+            after=after,
         )
         return FittedNetwork(
             model=model,
@@ -171,7 +175,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             runs=fit.restarts,
             bound=fit.bound,
             losses=fit.losses,
-            latent_scores={} if choice is None else choice.scores,
+            latent_scores=choice.scores,
+            training_identity=fit.identity,
         )
 
     def _set_fitted(self, fitted: FittedNetwork) -> None:
@@ -201,9 +206,11 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             )
         return copy.deepcopy((self.model_, self.guide_))
 
-    def _choose_latents(self, inference: Inference, data: TrainingData, seed: int) -> LatentChoice:
+    def _choose_latents(self, inference: Inference, data: TrainingData) -> tuple[LatentChoice, dict[str, Any] | None]:
+        """How many latent functions; and if that was searched for with a checkpoint, the identity of the search."""
         if self.n_latents != "auto":
-            return LatentChoice(self.n_latents)
+            return LatentChoice(self.n_latents), None
+        seed = 0 if self.seed is None else self.seed  # the same folds again when a search is resumed
         n_outputs = data.known.source.n_outputs
         scored = torch.randperm(n_outputs, generator=new_generator(seed))[:N_SCORED].sort().values
         truth = data.known.source.read(scored)
@@ -216,7 +223,20 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             predictive = posterior_predictive(model, fit.guide, data.X[held_out], known, generator=new_generator(seed))
             return predictive.log_density(truth[held_out], scored.tolist()).nanmean(1)
 
-        return choose_latents(len(data.X), score, seed=seed, progress=self.progress)
+        file = None
+        if self.checkpoint is not None:
+            file = Checkpoint(self.checkpoint, self._search_identity(inference, data))
+        choice = choose_latents(len(data.X), score, seed=seed, progress=self.progress, file=file)
+        return choice, None if file is None else file.identity
+
+    def _search_identity(self, inference: Inference, data: TrainingData) -> dict[str, Any]:
+        """What the choice of the number of latent functions depends on."""
+        model = self._make_model(inference, data.X, data.known.source.shape[1:], 1)
+        steps = inference.steps if self.steps is None else self.steps
+        rate = inference.learning_rate if self.learning_rate is None else self.learning_rate
+        settings = TrainingSettings(steps, rate, seed=self.seed)
+        search = {"search": "n_latents", "effective_outputs": self.effective_outputs}
+        return fit_identity(model, data.known, settings) | search
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.

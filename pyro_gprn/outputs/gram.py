@@ -202,7 +202,8 @@ class GramSums:
         grams = torch.stack([self._grams[number] for number in order])
         if not torch.isfinite(grams).all():
             raise ValueError(
-                "Y holds inf, or numbers too large to square; a missing output is NaN, and all others must be finite"
+                "Input Y contains infinity: Y holds inf, or numbers too large to square; a missing output is NaN, and"
+                " all others must be finite"
             )
         bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
         observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
+from pyro_gprn.outputs.memory import shared_tensor
+
 #: A pass over outputs in memory takes about this many bytes of them (in float64) at a time: what a cache holds.
 CHUNK_BYTES = 2**22
 #: A pass over outputs that may have to be read from elsewhere takes this many.
@@ -129,18 +131,20 @@ class ArrayOutputs(OutputSource):
         # inside a slab is looked for one mode further on; the whole slabs between come in one slice.
         modes = self.shape[1 + len(fixed) :]
         if len(modes) <= 1:
-            yield self.array[(slice(None), *fixed, slice(start, stop))] if modes else self.array[(slice(None), *fixed)]
+            index: tuple[int | slice, ...] = (slice(None), *fixed, slice(start, stop))
+            yield self.array[index if modes else index[:-1]]
             return
         slab = math.prod(modes[1:])
         while start < stop:
-            index, begin = divmod(start, slab)
+            slab_number, begin = divmod(start, slab)
             whole = (stop - start) // slab if begin == 0 else 0
             if whole:
-                yield self.array[(slice(None), *fixed, slice(index, index + whole))]
+                slabs: tuple[int | slice, ...] = (slice(None), *fixed, slice(slab_number, slab_number + whole))
+                yield self.array[slabs]
                 start += whole * slab
             else:
                 end = min(slab, begin + stop - start)
-                yield from self._parts(begin, end, (*fixed, index))
+                yield from self._parts(begin, end, (*fixed, slab_number))
                 start += end - begin
 
 
@@ -222,7 +226,7 @@ class Identity:
 
     def __init__(self, array: Any) -> None:
         self._owner, self._place, self._version = _owner(array), _place(array), _version(array)
-        self._sample = _sample(array)
+        self._sample = _sample(array)  # as bytes, in which NaN is like NaN
 
     def is_of(self, array: Any) -> bool:
         """True if this is the array that was given, with the values that it had."""
@@ -230,7 +234,7 @@ class Identity:
             _owner(array) is self._owner
             and _place(array) == self._place
             and _version(array) == self._version
-            and np.array_equal(_sample(array), self._sample)
+            and _sample(array) == self._sample
         )
 
 
@@ -243,13 +247,8 @@ def as_source(outputs: Any) -> OutputSource:
 
 
 def as_tensor(block: Any) -> Tensor:
-    """A block of an array as a tensor, a view where that can be."""
-    if isinstance(block, Tensor):
-        return block
-    block = np.asarray(block)
-    # torch warns of memory that it may not write to, and knows no negative strides: such a block (not the whole) is
-    # copied.
-    return torch.from_numpy(block if block.flags.writeable and min(block.strides, default=0) >= 0 else block.copy())
+    """A block of an array as a tensor that must never be written to, a view where that can be."""
+    return block if isinstance(block, Tensor) else shared_tensor(np.asarray(block))
 
 
 def _flat_view(array: Any) -> Any:
@@ -298,8 +297,8 @@ def _version(array: Any) -> int:
     return array._version if isinstance(array, Tensor) and not array.is_inference() else 0
 
 
-def _sample(array: Any) -> np.ndarray | None:
-    """Evenly spread values, as bytes, of what is in memory."""
+def _sample(array: Any) -> bytes | None:
+    """Evenly spread values of what is in memory."""
     if isinstance(array, Tensor):
         if array.device.type != "cpu":
             return None  # nobody but torch writes there
@@ -307,4 +306,4 @@ def _sample(array: Any) -> np.ndarray | None:
     if not isinstance(array, np.ndarray):
         return None
     places = np.unique(np.linspace(0, array.size - 1, min(array.size, SAMPLE_SIZE)).astype(np.int64))
-    return array[np.unravel_index(places, array.shape)].view(np.uint8)
+    return array[np.unravel_index(places, array.shape)].tobytes()

@@ -55,12 +55,13 @@ def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True
 
 def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
     """Mean, spread, number of observations and scale of the outputs of a chunk, and the chunk standardised by them."""
-    values = chunk.to(torch.float64)
+    # Row by row in memory, however Y is stored: then results are the same to the bit.
+    values = torch.empty(chunk.shape, dtype=torch.float64, device=chunk.device).copy_(chunk)
     totals, counts, add_up = values.sum(0), torch.full_like(values[0], float(len(values))), torch.sum
     if not totals.isfinite().all():
         totals, counts, add_up = values.nansum(0), values.isnan().logical_not_().sum(0).double(), torch.nansum
     mean = totals / counts.clamp(min=1.0) if centre else torch.zeros_like(totals)
-    values = values - mean
+    values -= mean
     spread = (add_up(values.square(), 0) / counts.clamp(min=1.0)).sqrt()
     scales = torch.ones_like(mean)
     if scale == "outputs":

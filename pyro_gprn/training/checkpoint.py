@@ -18,47 +18,67 @@ _KIND = "checkpoint"
 
 
 class Checkpoint:
-    """A file for the state of one training run, together with what that run is: its identity.
+    """A file for the states of training runs, each together with what the run is: its identity.
+
+    Most files hold one run. A run that goes on from the result of another, say a warm start, is kept beside that one,
+    so that a program that is started again finds both.
 
     :param path: the file. Its folder must exist; the file need not.
     :param identity: what the result of the run depends on: its settings, and its data as a :func:`digest`. A file that
-        was written with another identity is not loaded, but refused.
+        holds other runs only is refused.
+    :param after: the identity of the run that this one goes on from. A file that holds that one is no other's.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "fit.checkpoint"
     >>> Checkpoint(path, {"seed": 0}).save({"step": 20})
     >>> Checkpoint(path, {"seed": 0}).load()
     {'step': 20}
+    >>> Checkpoint(path, {"seed": 1}, after={"seed": 0}).load() is None
+    True
     >>> Checkpoint(path, {"seed": 1}).load()
     Traceback (most recent call last):
     ValueError: ... is the checkpoint of another fit, with another seed: delete it or choose another file
     """
 
-    def __init__(self, path: str | Path, identity: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str | Path, identity: Mapping[str, Any], *, after: Mapping[str, Any] | None = None
+    ) -> None:
         self.path, self.identity = Path(path), dict(identity)
+        self._after = None if after is None else dict(after)
         self._has_warned = False
+        self._others: list[dict[str, Any]] | None = None  # runs that stand beside this one; None if not looked at yet
         if self.path.is_dir():
             raise IsADirectoryError(f"the checkpoint must be a file, but {self.path} is a folder")
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {self.path.parent} for the checkpoint {self.path.name}")
 
     def load(self) -> dict[str, Any] | None:
-        """Returns the state that was saved last, or None if there is no file yet."""
-        if not self.path.exists():
-            return None
-        content = read_archive(self.path, _KIND)
-        with reading(self.path):
-            for name in ("identity", "state"):
-                if not isinstance(content[name], dict):
-                    raise TypeError(f"its {name} is a {type(content[name]).__name__}, not a dict")
-            identity, state = content["identity"], content["state"]
-            differing = sorted(key for key in self.identity | identity if self.identity.get(key) != identity.get(key))
-        if differing:
+        """Returns the state of this run that was saved last, or None if there is none yet."""
+        runs = self._read()
+        ours = next((run for run in runs if run["identity"] == self.identity), None)
+        self._others = [run for run in runs if run is not ours]
+        if ours is not None:
+            return ours["state"]
+        if runs and not any(run["identity"] == self._after for run in runs):
+            found = runs[-1]["identity"]
+            differing = sorted(key for key in self.identity | found if self.identity.get(key) != found.get(key))
             raise ValueError(
                 f"{self.path} is the checkpoint of another fit, with another {', '.join(differing)}:"
                 " delete it or choose another file"
             )
-        return state
+        return None
+
+    def _read(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        content = read_archive(self.path, _KIND)
+        with reading(self.path):
+            runs = content["runs"]
+            for run in runs:
+                for name in ("identity", "state"):
+                    if not isinstance(run[name], dict):
+                        raise TypeError(f"its {name} is a {type(run[name]).__name__}, not a dict")
+            return list(runs)
 
     def save(self, state: dict[str, Any]) -> None:
         """Writes a state in place of the one before.
@@ -68,8 +88,11 @@ class Checkpoint:
 
         :param state: dicts and lists of tensors, numbers, strings, booleans and None.
         """
+        if self._others is None:
+            self.load()
         try:
-            write_archive(self.path, _KIND, {"identity": self.identity, "state": state})
+            ours = {"identity": self.identity, "state": state}
+            write_archive(self.path, _KIND, {"runs": [*(self._others or []), ours]})
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ class TrainingSettings:
     :param callback: called after each step with its number and the (noisy) bound.
     :param checkpoint: a file to which training is written as it goes; where it is there already, from the same data and
         settings, training goes on from it and ends as it would have without the break.
+    :param after: the identity of the run whose result this one goes on from, which may stand in the same file.
     """
 
     steps: int
@@ -43,6 +44,7 @@ class TrainingSettings:
     progress: bool = True
     callback: Callback | None = None
     checkpoint: str | Path | None = None
+    after: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1:
@@ -58,6 +60,7 @@ class Fit(NamedTuple):
     losses: Tensor  #: negative bound at each step, (steps,); noisy where steps use random draws
     restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
     evidence: float = math.nan  #: of independent GPs with one shared kernel, by the same likelihood, where it is known
+    identity: dict[str, Any] | None = None  #: what the fit depends on, if there is a checkpoint
 
 
 def train(
@@ -85,18 +88,20 @@ def train(
         raise ValueError(f"from a given guide there is one start, so restarts must be 1; got {settings.restarts}")
     file = None
     if settings.checkpoint is not None:
-        file = Checkpoint(settings.checkpoint, _identity(model, known, settings, guide) | (identity or {}))
+        whole = fit_identity(model, known, settings, guide) | (identity or {})
+        file = Checkpoint(settings.checkpoint, whole, after=settings.after)
     generator = new_generator(settings.seed)
     with noticed_interrupts() as interruption, quiet_jitter():
         runs = Restarts(model, prepare, lambda: make(generator), generator, file)
         trainee, best = runs.train(
             settings.restarts, settings.steps, interruption, progress=settings.progress, callback=settings.callback
         )
-    return Fit(trainee.guide, best["bound"], best["start"], best["losses"], runs.finished), runs.prepared
+    fit = Fit(trainee.guide, best["bound"], best["start"], best["losses"], runs.finished)
+    return fit._replace(identity=None if file is None else file.identity), runs.prepared
 
 
-def _identity(
-    model: Network, known: OutputStatistics, settings: TrainingSettings, guide: torch.nn.Module | None
+def fit_identity(
+    model: Network, known: OutputStatistics, settings: TrainingSettings, guide: torch.nn.Module | None = None
 ) -> dict[str, Any]:
     """What a fit depends on: a checkpoint with another identity is that of another fit."""
     start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]

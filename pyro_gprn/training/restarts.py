@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from pyro_gprn.archive import reading
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.interruption import Interruption
 from pyro_gprn.training.loop import Callback, Trainee, TrainingRun, copy_state
@@ -35,13 +36,14 @@ class Restarts(Generic[AnyTrainee]):
         self._model, self._make, self._generator, self._file = model, make, generator, file
         saved = None if file is None else file.load()
         self._resumed: dict[str, Any] | None = None
-        if saved is None:
+        if file is None or saved is None:
             self.prepared = prepare()
             self._begin, self.finished = copy_state(model), []
         else:
-            self.prepared, self._begin, self.finished = saved["prepared"], saved["begin"], saved["finished"]
-            self._resumed = saved["run"]
-            generator.set_state(saved["random"])
+            with reading(file.path):
+                self.prepared, self._begin, self.finished = saved["prepared"], saved["begin"], saved["finished"]
+                self._resumed = saved["run"]
+                generator.set_state(saved["random"])
 
     def train(
         self,
@@ -71,8 +73,9 @@ class Restarts(Generic[AnyTrainee]):
         self._model.load_state_dict(self._begin)
         trainee = self._make()
         run = TrainingRun(trainee, steps)
-        if self._resumed is not None:
-            run.load_state(self._resumed)
+        if self._resumed is not None and self._file is not None:
+            with reading(self._file.path):
+                run.load_state(self._resumed)
             self._generator.set_state(random_now)
             self._resumed = None
         outcome = run.train(

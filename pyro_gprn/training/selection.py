@@ -13,6 +13,7 @@ from sklearn.model_selection import KFold
 from torch import Tensor
 from tqdm import tqdm
 
+from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.interruption import noticed_interrupts
 
 #: Numbers of latent functions that are tried.
@@ -39,6 +40,7 @@ def choose_latents(
     candidates: Sequence[int] = CANDIDATES,
     seed: int = 0,
     progress: bool = True,
+    file: Checkpoint | None = None,
 ) -> LatentChoice:
     """The number of latent functions with the best log density of held-out rows, over three refitted folds.
 
@@ -49,6 +51,8 @@ def choose_latents(
     :param score: fits and scores one fold.
     :param candidates: the numbers that are tried.
     :param seed: of the folds.
+    :param progress: whether to show a bar over the folds.
+    :param file: where the scores of each candidate are written when it has all of them, and found again.
 
     >>> choose_latents(12, lambda kept, held_out, K: torch.full((len(held_out),), -abs(K - 3.0)), progress=False)
     LatentChoice(n_latents=3, scores={1: -2.0, 2: -1.0, 3: 0.0, 5: -2.0, 8: -5.0})
@@ -57,12 +61,13 @@ def choose_latents(
     if n_rows < 2 * N_FOLDS:
         return LatentChoice(candidates[0])
     folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(np.empty(n_rows)))
-    by_row: dict[int, Tensor] = {}
+    saved = None if file is None else file.load()
+    by_row: dict[int, Tensor] = {} if saved is None else {int(K): rows for K, rows in saved["by_row"].items()}
     with (
         noticed_interrupts() as interruption,
         tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress) as bar,
     ):
-        for K in candidates:
+        for K in (each for each in candidates if each not in by_row):
             rows = torch.full((n_rows,), math.nan, dtype=torch.float64)
             for kept, held_out in folds:
                 found = score(torch.from_numpy(kept), torch.from_numpy(held_out), K)
@@ -74,6 +79,8 @@ def choose_latents(
                 warnings.warn("the choice of n_latents was interrupted; taking the best so far", stacklevel=3)
                 break
             by_row[K] = rows
+            if file is not None:
+                file.save({"by_row": {str(each): scores for each, scores in by_row.items()}})
     best = _smallest_of_the_best(by_row, candidates[0])
     return LatentChoice(best, {K: rows.nanmean().item() for K, rows in by_row.items()})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import numpy as np
-from joblib import Parallel, delayed  # type: ignore[import-untyped, unused-ignore]
+from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from pyro_gprn.datasets.simulated.store import RunStore
