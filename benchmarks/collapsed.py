@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pyro_gprn import GPRN, ClosedFormELBO, CollapsedGPRN, KroneckerGuide, fit_collapsed, posterior_predictive
-from pyro_gprn.collapsed.trainee import Stage2
-from pyro_gprn.pyro_state import isolated
+from pyro_gprn.collapsed.trainee import CollapsedTrainee
+from pyro_gprn.pyro_state import isolated, new_generator
 
 N, K, P = 64, 10, 5
 
@@ -54,7 +54,7 @@ def median_seconds(*functions: Callable[[], object], repeats: int) -> list[float
 
 def make_step(X: Tensor, Y: Tensor, n_latents: int) -> Callable[[], object]:
     model = CollapsedGPRN(X, Y.shape[1], n_latents)
-    return Stage2(model, model.statistics(Y), learning_rate=0.01).step
+    return CollapsedTrainee(model, model.statistics(Y), 0.01, new_generator(0)).step
 
 
 def small_problem() -> tuple[Tensor, int, int]:

@@ -8,6 +8,8 @@ from torch.distributions import MultivariateNormal
 
 from pyro_gprn import TensorNormal
 from pyro_gprn.algebra.factors import Diagonal, Factor, Triangular
+from pyro_gprn.collapsed.likelihood import OutputsGivenF
+from pyro_gprn.outputs.gram import OutputStatistics
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
 KINDS = ["full", "diagonal", "identity"]
@@ -41,6 +43,11 @@ def random_tensor_normal(
 def dense(distribution: TensorNormal) -> MultivariateNormal:
     """The same distribution over ``x.reshape(-1)``."""
     return MultivariateNormal(distribution.loc.flatten(-len(distribution.event_shape)), distribution.covariance_matrix)
+
+
+def log_density(covariance: Tensor, known: OutputStatistics) -> Tensor:
+    """``log p(Y)`` of outputs that are independent draws of Normal(0, covariance), missing ones left out."""
+    return OutputsGivenF(covariance, known).log_density()
 
 
 def randomise(module: torch.nn.Module, scale: float = 0.3) -> None:

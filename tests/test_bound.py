@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from helpers import random_triangle
+from helpers import log_density, random_triangle
 from torch.distributions import kl_divergence
 
 from pyro_gprn import CollapsedGPRN, MatrixNormal
-from pyro_gprn.collapsed.bound import collapsed_bound
-from pyro_gprn.collapsed.likelihood import gram_log_density
+from pyro_gprn.collapsed import bound
+from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound
 
 N, K, D = 5, 2, 7
 
@@ -31,14 +31,14 @@ def random_problem(holes):
 def bound_by_autograd(model, known, parts, white):
     loc, row, col, Lf, Kw, noise = parts
     F = Lf @ (loc + row @ white @ col.mT)
-    density = gram_log_density(model.output_covariance(F, Kw, noise), known).mean()
-    return model.likelihood_weight * density - kl_divergence(MatrixNormal(loc, row, col), model.prior())
+    density = log_density(model.output_covariance(F, Kw, noise), known).mean()
+    return model.likelihood_power * density - kl_divergence(MatrixNormal(loc, row, col), model.prior())
 
 
 @pytest.mark.parametrize("holes", [False, True])
 def test_value_and_gradient_equal_autograd_through_the_parts(holes):
     model, known, parts, white = random_problem(holes)
-    by_hand = collapsed_bound(model, *parts[:3], parts[3:], white, known)
+    by_hand = collapsed_bound(model, Factors(*parts[:3]), parts[3:], white, known)
     by_autograd = bound_by_autograd(model, known, parts, white)
     torch.testing.assert_close(by_hand, by_autograd, rtol=1e-12, atol=1e-10)
     gradients, expected = torch.autograd.grad(by_hand, parts), torch.autograd.grad(by_autograd, parts)
@@ -52,8 +52,16 @@ def test_value_and_gradient_equal_autograd_through_the_parts(holes):
 def test_gradient_by_finite_differences(holes):
     model, known, parts, white = random_problem(holes)
 
-    def bound(loc, row, col, Lf, Kw, noise):
+    def value(loc, row, col, Lf, Kw, noise):
         symmetric = 0.5 * (Kw + Kw.mT)  # finite differences move one entry; a covariance moves with its mirror image
-        return collapsed_bound(model, loc, row.tril(), col.tril(), (Lf, symmetric, noise), white, known)
+        return collapsed_bound(model, Factors(loc, row.tril(), col.tril()), (Lf, symmetric, noise), white, known)
 
-    torch.autograd.gradcheck(bound, parts)
+    torch.autograd.gradcheck(value, parts)
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_the_value_a_few_draws_at_a_time_is_the_value(holes, monkeypatch):
+    model, known, parts, white = random_problem(holes)
+    whole = collapsed_bound(model, Factors(*parts[:3]), parts[3:], white, known)
+    monkeypatch.setattr(bound, "MOST_NUMBERS", 1)
+    torch.testing.assert_close(evaluate_bound(model, Factors(*parts[:3]), parts[3:], white, known), whole.detach())

@@ -5,6 +5,7 @@ import pyro.contrib.gp.kernels as kernels
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import log_density
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta
@@ -13,7 +14,6 @@ from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
 from pyro_gprn import GPRN, ClosedFormELBO, CollapsedGPRN, CollapsedGuide, KroneckerGuide, posterior_predictive
-from pyro_gprn.collapsed.likelihood import gram_log_density
 
 X = torch.linspace(0, 1, 6)[:, None]
 Y = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(1))
@@ -38,7 +38,7 @@ def test_rotations_of_the_functions_change_nothing():
     F = torch.randn(6, 2, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(2, 2, dtype=torch.float64)).Q
     known = model.statistics(Y)
-    densities = [gram_log_density(model.output_covariance(value, Kw, noise), known) for value in (F, F @ rotation)]
+    densities = [log_density(model.output_covariance(value, Kw, noise), known) for value in (F, F @ rotation)]
     torch.testing.assert_close(*densities, rtol=1e-12, atol=0)
 
 
@@ -80,7 +80,7 @@ def test_the_kl_of_the_guide_is_closed_form():
     q = guide.posterior()
     Lf, Kw, noise = model.covariances()
     C = model.output_covariance(Lf @ q.rsample((3000,)), Kw, noise)
-    likelihoods = gram_log_density(C, model.statistics(Y))
+    likelihoods = log_density(C, model.statistics(Y))
     closed = kl_divergence(q, model.prior()) - likelihoods.mean()
     error = math.hypot(losses.std() / 300**0.5, likelihoods.std().item() / 3000**0.5)
     assert abs(losses.mean() - closed) < 4 * error
@@ -146,7 +146,7 @@ def test_paper_bound_below_collapsed_bound_below_evidence(seed):
         with torch.no_grad():
             Lf, Kw, noise = collapsed.covariances()
             V = q.posterior().rsample((20_000,))
-            likelihood = gram_log_density(collapsed.output_covariance(Lf @ V, Kw, noise), collapsed.statistics(outputs))
+            likelihood = log_density(collapsed.output_covariance(Lf @ V, Kw, noise), collapsed.statistics(outputs))
             weight = likelihood + collapsed.prior().log_prob(V) - q.posterior().log_prob(V)
     bound, error = weight.mean().item(), (weight.std() / len(V) ** 0.5).item()
     importance = (weight.logsumexp(0) - math.log(len(V))).item()
@@ -163,7 +163,7 @@ def test_importance_weights_give_the_evidence_where_it_can_be_integrated():
 
     def log_joint(v):
         F = Lf * v[:, None, None]
-        likelihood = gram_log_density(model.output_covariance(F, Kw, noise), model.statistics(outputs))
+        likelihood = log_density(model.output_covariance(F, Kw, noise), model.statistics(outputs))
         return likelihood + dist.Normal(0.0, 1.0).log_prob(v)
 
     evidence = torch.logsumexp(log_joint(grid), 0) + math.log(grid[1] - grid[0])

@@ -18,9 +18,11 @@ from pyro.infer import MCMC, NUTS
 from torch.distributions import MultivariateNormal
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, diagnose, to_arviz
+from pyro_gprn.collapsed.draws import PosteriorDraws
+from pyro_gprn.collapsed.likelihood import OutputsGivenF
 from pyro_gprn.diagnostics import align, plot_calibration, plot_khat, plot_latents, plot_predictive_check
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
-from pyro_gprn.diagnostics.leave_one_out import describe_draws, log_density_by_row, predict_left_out
+from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
 
 az = import_arviz()
 RNG = np.random.default_rng(0)
@@ -96,9 +98,9 @@ def test_names_and_coordinates_are_the_users():
 
 
 def test_large_outputs_are_thinned(fitted, monkeypatch):
-    from pyro_gprn.diagnostics import subject
+    from pyro_gprn.diagnostics import source
 
-    monkeypatch.setattr(subject, "MOST_NUMBERS", 2 * 10 * 40 * 7)
+    monkeypatch.setattr(source, "MOST_NUMBERS", 2 * 10 * 40 * 7)
     data = to_arviz(fitted, draws=10)
     assert data["posterior_predictive"]["y"].shape == (2, 10, 40, 7)
     assert data["posterior"].attrs["outputs"] == "7 of 30 outputs"
@@ -147,7 +149,8 @@ def test_leave_one_out_by_row_equals_dense_conditionals(outputs):
     known = model.statistics(outputs)
     C = torch.randn(5, 8, dtype=torch.float64)
     C = C @ C.mT + 0.3 * torch.eye(5, dtype=torch.float64)
-    density, by_row = log_density_by_row(C, known)
+    given = OutputsGivenF(C, known)
+    density, by_row = given.log_density(), given.log_density_by_row()
     total = 0.0
     for n in range(5):
         expected = 0.0
@@ -175,7 +178,7 @@ def test_rows_left_out_equal_a_model_without_them():
     V[0, 0, 0] = 0.9
     with torch.no_grad():
         _, Kw, noise = model.covariances()
-    left_out = predict_left_out(model, V, torch.arange(3))
+    left_out = predict_left_out(PosteriorDraws(model, V, {}), torch.arange(3))
     K = 0.81 * Kw
     for n in range(6):
         rest = [i for i in range(6) if i != n]
@@ -193,9 +196,9 @@ def test_the_joint_density_of_a_draw():
     described = describe_draws(model, CollapsedGuide(model), 4)
     with torch.no_grad():
         Lf, Kw, noise = model.covariances()
-        C = model.output_covariance(Lf @ described.sites["v"][2], Kw, noise)
+        C = model.output_covariance(Lf @ described.draws.V[2], Kw, noise)
         likelihood = MultivariateNormal(torch.zeros(5).double(), C).log_prob(outputs.T).sum()
-        prior = model.prior().log_prob(described.sites["v"][2])
+        prior = model.prior().log_prob(described.draws.V[2])
     torch.testing.assert_close(described.log_joint[2], 0.5 * likelihood + prior)
 
 
@@ -228,7 +231,7 @@ def test_useless_latents_are_flagged(fitted):
 
 def change(r, restart, noise=0.0, scale=0.0):
     """A fitted regressor with one restart's noise and spread changed, in logarithms."""
-    state = r._restarts[restart]
+    state = r.fitted_.runs[restart]
     state["model"]["noise_y_unconstrained"] = state["model"]["noise_y_unconstrained"] + noise
     rows = state["guide"]["v_scale_row_unconstrained"]
     state["guide"]["v_scale_row_unconstrained"] = rows + scale * torch.eye(len(rows)).to(rows)
@@ -244,7 +247,8 @@ def test_an_over_confident_posterior_is_flagged():
 
 def test_a_bad_local_optimum_among_restarts_is_flagged():
     r = fit(n_latents=1)
-    r._restarts[0]["bound"] -= 0.2 * (r._restarts[0]["bound"] - r._restarts[0]["start"]) + 50
+    run = r.fitted_.runs[0]
+    run["bound"] -= 0.2 * (run["bound"] - run["start"]) + 50
     report = diagnose(r)
     assert any("restarts disagree" in warning for warning in report.warnings)
     assert not any("restarts disagree" in warning for warning in diagnose(fit(n_latents=1)).warnings)
@@ -307,6 +311,6 @@ adapter.draw_predictive_check(data)
 
 @pytest.mark.skipif("PYRO_GPRN_ARVIZ1" not in os.environ, reason="names a Python that has ArviZ 1.x")
 def test_the_adapter_with_arviz_one():
-    adapter = Path(__file__).parents[1] / "pyro_gprn/diagnostics/adapter.py"
+    adapter = Path(__file__).parents[1] / "pyro_gprn/diagnostics/arviz_versions.py"
     command = [os.environ["PYRO_GPRN_ARVIZ1"], "-c", FIRST, str(adapter)]
     subprocess.run(command, check=True, env=os.environ | {"MPLBACKEND": "agg"})

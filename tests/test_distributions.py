@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pyro_gprn import MatrixNormal, TensorNormal
 from pyro_gprn.algebra.factors import Diagonal, Triangular
-from pyro_gprn.algebra.tensor_normal import ProjectedTensorNormal
+from pyro_gprn.factorised.projected import ProjectedTensorNormal
 
 modes_and_kinds = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(KINDS)), min_size=1, max_size=5)
 

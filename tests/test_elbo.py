@@ -12,8 +12,8 @@ from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
 from pyro_gprn import GPRN, ClosedFormELBO, KroneckerGuide, TensorNormal
-from pyro_gprn.algebra.tensor_normal import ProjectedTensorNormal
 from pyro_gprn.factorised.elbo import expected_log_likelihood
+from pyro_gprn.factorised.projected import ProjectedTensorNormal
 
 X = torch.rand(5, 2, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(2))

@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
+from helpers import log_density
 from torch import Size
 from torch.distributions import MultivariateNormal
 
-from pyro_gprn.collapsed.likelihood import CollapsedNormal, effective_outputs, gram_log_density
+from pyro_gprn.collapsed.likelihood import CollapsedNormal, effective_outputs
 from pyro_gprn.outputs.gram import OutputStatistics
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
@@ -34,7 +35,7 @@ def test_log_density_equals_that_of_every_output_on_its_own(batch_shape, holes):
         seen = ~y.isnan()
         block = C[..., seen, :][..., seen]
         expected = expected + MultivariateNormal(torch.zeros(int(seen.sum())).double(), block).log_prob(y[seen])
-    torch.testing.assert_close(gram_log_density(C, OutputStatistics.of(Y)), expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(log_density(C, OutputStatistics.of(Y)), expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("holes", [False, True])
@@ -55,7 +56,7 @@ def test_log_density_equals_the_dense_gaussian_with_the_weights_integrated_out(h
     seen = ~y.isnan()
     expected = MultivariateNormal(torch.zeros(int(seen.sum())).double(), dense[seen][:, seen]).log_prob(y[seen])
     C = Kw * (F @ F.mT) + noise**2 * torch.eye(N, dtype=torch.float64)
-    torch.testing.assert_close(gram_log_density(C, OutputStatistics.of(Y)), expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(log_density(C, OutputStatistics.of(Y)), expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("holes", [False, True])
@@ -64,7 +65,7 @@ def test_gradients_to_the_second_order(holes):
     known = OutputStatistics.of(with_holes(Y) if holes else Y)
 
     def density(root):
-        return gram_log_density(root @ root.mT + torch.eye(3, dtype=torch.float64), known)
+        return log_density(root @ root.mT + torch.eye(3, dtype=torch.float64), known)
 
     root = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(density, root)
@@ -88,9 +89,9 @@ def test_statistics_of_the_scored_outputs_are_used():
     Y = torch.randn(4, 5)
     known = OutputStatistics.of(Y)
     C = random_covariance(4)
-    torch.testing.assert_close(CollapsedNormal(C, Size((5,)), known).log_prob(Y), gram_log_density(C, known))
+    torch.testing.assert_close(CollapsedNormal(C, Size((5,)), known).log_prob(Y), log_density(C, known))
     other = CollapsedNormal(C, Size((5,)), known).log_prob(2 * Y)
-    torch.testing.assert_close(other, gram_log_density(C, OutputStatistics.of(2 * Y)))
+    torch.testing.assert_close(other, log_density(C, OutputStatistics.of(2 * Y)))
 
 
 @pytest.mark.parametrize("n_outputs", [10, 100, 1000])

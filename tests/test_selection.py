@@ -46,7 +46,8 @@ def test_covariance_of_chosen_outputs():
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        (3, "one entry for each of the 2 output modes"),
+        ((3,), "one entry for each of the 2 output modes"),
+        (15, "outside a mode of size 15"),
         ((1, 2, 3), "got 3"),
         ((5, 0), "outside a mode of size 3"),
         (([0, -4], 0), "outside a mode of size 3"),

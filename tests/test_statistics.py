@@ -69,12 +69,12 @@ def test_patterns_of_holes(share):
 def test_statistics_know_their_outputs():
     Y = torch.randn(4, 6)
     known = OutputStatistics.of(Y)
-    assert known.outputs is Y
-    assert known.describe(Y)
-    assert known.describe(Y.view(4, 6))
-    assert not known.describe(Y.clone())
+    assert known.source.array is Y
+    assert known.source.is_of(Y)
+    assert known.source.is_of(Y.view(4, 6))
+    assert not known.source.is_of(Y.clone())
     Y += 1
-    assert not known.describe(Y)
+    assert not known.source.is_of(Y)
 
 
 def test_read_only_arrays_are_fine(tmp_path):

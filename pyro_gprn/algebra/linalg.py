@@ -6,6 +6,7 @@ The only home of jitter (:func:`safe_cholesky`), of square roots of singular cov
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -116,7 +117,7 @@ def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_m
     """
     batch, modes = tensor.shape[: tensor.dim() - n_modes], tensor.shape[tensor.dim() - n_modes :]
     before, size, after = modes[:mode], modes[mode], modes[mode + 1 :]
-    folded = tensor.reshape(*batch, before.numel(), size, after.numel())
+    folded = tensor.reshape(*batch, math.prod(before), size, math.prod(after))
     if mode < n_modes - 1:
         result = apply(folded)
     else:  # no columns: let the modes before be the columns instead

@@ -11,7 +11,6 @@ from torch.nn import Parameter
 
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.network.whitening import whitened_start
 
 
 class CollapsedGuide(PyroModule):
@@ -46,10 +45,8 @@ class CollapsedGuide(PyroModule):
         super().__init__()
         self._model = (model,)  # a tuple, so that the model is not a submodule
         N, K = model.n_rows, model.n_latents
-        with torch.no_grad():
-            Lf = model.at_centre(model.functions_factor)
-        identity = {size: torch.eye(size, dtype=Lf.dtype, device=Lf.device) for size in (N, K)}
-        self.v_loc = Parameter(whitened_start(Lf, K, init_latents, generator))
+        identity = {size: torch.eye(size, dtype=model.X.dtype, device=model.X.device) for size in (N, K)}
+        self.v_loc = Parameter(model.whitened_start(init_latents, generator))
         self.v_scale_row = PyroParam(init_scale * identity[N], constraints.lower_cholesky)
         self.v_scale_col = PyroParam(identity[K].clone(), constraints.lower_cholesky)
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import OptimizeResult, minimize
-from threadpoolctl import threadpool_limits
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
@@ -21,6 +20,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
+from pyro_gprn.training.threads import few_threads
 
 #: Starts: length-scale over √P standard deviations of the inputs, noise over the outputs' scale.
 STARTS = ((0.3, 0.1), (1.0, 0.03), (3.0, 0.003))
@@ -85,6 +85,8 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
 
     :returns: the evidence.
     """
+    import scipy.optimize  # takes longer to load than the rest of this package: not for those who do not train with it
+
     with noticed_interrupts() as interruption:
         ranges = Ranges(model, known)
         ranges.clamp()
@@ -95,18 +97,19 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
             starts.append(objective.current())
         bounds = [ranges.of(name) for name, p in objective.parameters.items() for _ in range(p.numel())]
 
-        def descend(start: np.ndarray, iterations: int) -> OptimizeResult:
+        def descend(start: np.ndarray, iterations: int) -> Any:
             options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
-            return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+            return scipy.optimize.minimize(
+                objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+            )
 
-        # Between its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two
-        # cores.
-        with threadpool_limits(limits=1, user_api="blas"):
+        with few_threads(model.n_rows):
             try:
                 objective(starts[0])
                 runs = [descend(start, TRIAL_STEPS) for start in starts]
                 descend(min(runs, key=lambda run: run.fun).x, STEPS)
-            except _Stopped:
+            except (_Stopped, KeyboardInterrupt):
+                interruption.request()
                 warnings.warn("training was interrupted before the first step; keeping independent GPs", stacklevel=6)
         objective.put(objective.best_at)
         return -objective.best * known.n_observed

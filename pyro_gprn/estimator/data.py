@@ -38,21 +38,21 @@ class TrainingData(NamedTuple):
     ) -> TrainingData:
         """Reads ``X`` and, once, ``Y``."""
         check_rows(X, Y)
-        inputs, outputs = read_inputs(X), read_outputs(Y)
+        inputs = torch.from_numpy(read_inputs(X)).to(device)
+        x_mean, x_scale = scale_inputs(inputs, standardize is not False)
+        outputs = read_outputs(Y)
         shape = check_shapes(inputs, outputs, output_shape)
         outputs = outputs.to(device)
         source = ArrayOutputs(outputs[:, None] if outputs.dim() == 1 else outputs).reshape(Size(shape))
-        raw = torch.from_numpy(inputs).to(device)
-        x_mean, x_scale = scale_inputs(raw, standardize is not False)
         found = scale_outputs(source, standardize, has_names=library_of(Y) == "pandas")
         if found.present is not None and len(found.present) == 0:
             raise ValueError("every number of Y is missing (NaN): there is nothing to fit")
         scaling = Scaling(x_mean, x_scale, found.mean, found.scale)
         template = Template.of(Y, outputs, found.present)
-        return cls(scaling.inputs(raw), found.statistics, source, scaling, template, shape, found.present)
+        return cls(scaling.inputs(inputs), found.statistics, source, scaling, template, shape, found.present)
 
 
-def check_shapes(X: np.ndarray, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
+def check_shapes(X: Tensor, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
     """That inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``."""
     if len(X) != len(Y):
         raise ValueError(f"X and Y must have as many rows as each other; got {len(X)} and {len(Y)}")

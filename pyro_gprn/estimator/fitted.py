@@ -113,7 +113,10 @@ class FittedNetwork:
     def correlation(self, X: Tensor, outputs: Outputs = None) -> Tensor:
         """The correlation between outputs at new inputs, ``(N*, b, b)``; NaN for outputs that were never observed."""
         if not isinstance(self.model, CollapsedGPRN):
-            raise ValueError(f"the correlation of outputs needs a collapsed network; got {type(self.model).__name__}")
+            raise ValueError(
+                f"the correlation of outputs needs inference='collapsed', a CollapsedGPRN; got"
+                f" {type(self.model).__name__}"
+            )
         positions = OutputSelection(outputs, Size(self.output_shape)).all_positions()
         generator = new_generator(self.seed)
         if self.present is None:

@@ -135,9 +135,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         check_settings(self)
         with noticed_interrupts():
             data = TrainingData.read(X, Y, self.output_shape, self.standardize, torch.device(self.device or "cpu"))
-            validate_data(self, X if hasattr(X, "columns") else data.X.cpu().numpy(), skip_check_array=True)
+            named = X if hasattr(X, "columns") else data.X.cpu().numpy()
+            validate_data(BaseEstimator(), named, skip_check_array=True)  # refuses names before the training, not after
             seed = new_seed() % 2**31 if self.seed is None else self.seed
-            self._set_fitted(self._train(inference, data, seed, callback))
+            fitted = self._train(inference, data, seed, callback)
+        validate_data(self, named, skip_check_array=True)
+        self._set_fitted(fitted)
         return self
 
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:

@@ -16,7 +16,6 @@ from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.factorised.posterior import row_second_moment
 from pyro_gprn.factorised.projected import ProjectedTensorNormal
 from pyro_gprn.network.checks import check_outputs
-from pyro_gprn.network.whitening import whitened_start
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
 
 
@@ -87,9 +86,7 @@ class KroneckerGuide(PyroModule):
 
     def _set_up_functions(self, scale: float, generator: torch.Generator | None) -> None:
         N, K = self.model.n_rows, self.model.n_latents
-        with torch.no_grad():
-            Lf = self.model.at_centre(self.model.functions_factor)
-        self.f_loc = Parameter(whitened_start(Lf, K, generator=generator))
+        self.f_loc = Parameter(self.model.whitened_start(generator=generator))
         self.f_scale_row = self._triangle(N, scale)
         self.f_scale_col = self._triangle(K, 1.0)
 

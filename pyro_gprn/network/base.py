@@ -14,6 +14,7 @@ from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
 from pyro_gprn.network.hyperparameters import Hyperparameters
 from pyro_gprn.network.kernels import hold_scale, named_kernel
+from pyro_gprn.pyro_state import white_noise
 
 
 class Network(Hyperparameters):
@@ -75,3 +76,17 @@ class Network(Hyperparameters):
         Kf = self.kernel_f(self.X)
         Kf = Kf + self.noise_f.square() * torch.eye(self.n_rows, dtype=Kf.dtype, device=Kf.device)
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
+
+    @torch.no_grad()
+    def whitened_start(self, spread: float = 0.1, generator: torch.Generator | None = None) -> Tensor:
+        """Whitened functions ``V = L_f⁻¹F``, ``(N, K)``, where guides start.
+
+        The first function is the constant 1, the others are near zero: independent GPs that share one kernel.
+
+        :param spread: standard deviation of the others.
+        :param generator: of random numbers; None is torch's global state.
+        """
+        L = self.at_centre(self.functions_factor)
+        constant = torch.linalg.solve_triangular(L, torch.ones_like(L[:, :1]), upper=False)
+        others = spread * white_noise(len(L), self.n_latents - 1, like=L, generator=generator)
+        return torch.cat([constant, others], dim=1)

@@ -20,6 +20,7 @@ from pyro_gprn.training.checkpoint import Checkpoint, digest
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback, Trainee
 from pyro_gprn.training.restarts import Restarts
+from pyro_gprn.training.threads import few_threads
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def train(
         whole = fit_identity(model, known, settings, guide) | (identity or {})
         file = Checkpoint(settings.checkpoint, whole, after=settings.after)
     generator = new_generator(settings.seed)
-    with noticed_interrupts() as interruption, quiet_jitter():
+    with noticed_interrupts() as interruption, quiet_jitter(), few_threads(model.n_rows):
         runs = Restarts(model, prepare, lambda: make(generator), generator, file)
         trainee, best = runs.train(
             settings.restarts, settings.steps, interruption, progress=settings.progress, callback=settings.callback

@@ -114,14 +114,17 @@ class TrainingRun:
         """
         taken_before = saved = len(self._losses)
         bar = trange(taken_before, self._steps, desc="fit", disable=not progress)
-        for step in bar:
-            if self._schedule.is_over or interruption.is_requested:
-                break
-            self._one_step(step, callback)
-            bar.set_postfix(bound=f"{-self._losses[-1]:.6g}", refresh=False)
-            if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
-                save()
-                saved = step + 1
+        try:
+            for step in bar:
+                if self._schedule.is_over or interruption.is_requested:
+                    break
+                self._one_step(step, callback)
+                bar.set_postfix(bound=f"{-self._losses[-1]:.6g}", refresh=False)
+                if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
+                    save()
+                    saved = step + 1
+        except KeyboardInterrupt:  # where it could not be noticed more gently: somebody else handles the signal
+            interruption.request()
         bar.close()
         if interruption.is_requested:
             warnings.warn(
