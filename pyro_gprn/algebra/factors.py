@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_gprn.algebra.linalg import identity_like
+
 
 class Factor(ABC):
     """A square root ``L`` of one mode's covariance; ``size`` is the mode's size.
@@ -100,7 +102,7 @@ class Identity(Factor):
         return of.trace()
 
     def dense(self) -> Tensor:
-        return torch.eye(self.size, dtype=self._like.dtype, device=self._like.device)
+        return identity_like(self.size, self._like)
 
     def select(self, index: Tensor) -> Factor:
         return Identity(len(index), self._like)

@@ -98,6 +98,16 @@ def covariance_root(matrix: Tensor) -> Tensor:
     return vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
 
 
+def identity_like(size: int, like: Tensor) -> Tensor:
+    """The identity matrix, ``(size, size)``, in the type and on the device of ``like``.
+
+    >>> identity_like(2, torch.zeros(1, dtype=torch.float64))
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+    return torch.eye(size, dtype=like.dtype, device=like.device)
+
+
 def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:
     """Let a linear map of matrices ``(…, size, columns)`` act along one mode of a tensor.
 

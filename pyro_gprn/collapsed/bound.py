@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, output_covariance, pull_back
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
@@ -68,7 +68,7 @@ def gauss_newton_rows(
     # With −H_k the Hessian by column k of F and t_k = (T Tᵀ)_kk, the bound in R alone is best where
     #   (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + ρ Σ_k t_k L_fᵀ H_k L_f ].
     Lf, Kw, noise = covariances
-    identity = torch.eye(len(Lf)).to(Lf)
+    identity = identity_like(len(Lf), Lf)
     F = Lf @ V
     H = OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known).gauss_newton(F, Kw, column_scales)
     precision = (Lf.mT @ H @ Lf) * (model.likelihood_power / len(column_scales))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn import Parameter
 
+from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
 
@@ -45,10 +46,9 @@ class CollapsedGuide(PyroModule):
         super().__init__()
         self._model = (model,)  # a tuple, so that the model is not a submodule
         N, K = model.n_rows, model.n_latents
-        identity = {size: torch.eye(size, dtype=model.X.dtype, device=model.X.device) for size in (N, K)}
         self.v_loc = Parameter(model.whitened_start(init_latents, generator))
-        self.v_scale_row = PyroParam(init_scale * identity[N], constraints.lower_cholesky)
-        self.v_scale_col = PyroParam(identity[K].clone(), constraints.lower_cholesky)
+        self.v_scale_row = PyroParam(init_scale * identity_like(N, model.X), constraints.lower_cholesky)
+        self.v_scale_col = PyroParam(identity_like(K, model.X), constraints.lower_cholesky)
 
     @property
     def model(self) -> CollapsedGPRN:

@@ -162,10 +162,8 @@ class _Chosen(Components):
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         covariance = self._mixture.covariance(self._draws[components])
         groups = self._known.patterns_at(chosen.positions(slice(None)))
-        # noise in single precision: it is most of the work, and nobody sees its eighth digit
-        white = torch.randn(len(covariance), covariance.shape[-1], chosen.size, generator=self._generator).to(
-            covariance
-        )
+        shape = (len(covariance), covariance.shape[-1], chosen.size)
+        white = white_noise(*shape, like=covariance, generator=self._generator, dtype=torch.float32)
         for group in range(covariance.shape[1]):
             some = groups == group
             white[..., some] = covariance_root(covariance[:, group]) @ white[..., some]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
+from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, identity_like
 from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, gauss_newton_rows
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
@@ -61,7 +61,7 @@ class CollapsedTrainee(Trainee):
 
     def _start_rows(self) -> None:
         if self.posterior == "point":
-            self.guide.set_rows(1e-6 * torch.eye(self.model.n_rows).to(self.model.X))
+            self.guide.set_rows(1e-6 * identity_like(self.model.n_rows, self.model.X))
         else:
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
 

@@ -13,6 +13,7 @@ from pyro_gprn.collapsed.likelihood import OutputsGivenF
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.pyro_state import white_noise
 
 
 @torch.no_grad()
@@ -57,11 +58,10 @@ def sample_weights(
 
     def draw_given(F: Tensor, Kw: Tensor, noise: Tensor, everywhere: Tensor, root: Tensor) -> Tensor:
         N, K = F.shape
-        white = torch.randn(len(root), K, chosen.size, generator=generator).to(root)
+        white = white_noise(len(root), K, chosen.size, like=root, generator=generator, dtype=torch.float32)
         prior = torch.einsum("ij,jkd->ikd", root, white)
-        imagined = (F.unsqueeze(-1) * prior[:N]).sum(1) + noise.sqrt() * torch.randn(
-            y.shape, dtype=y.dtype, generator=generator
-        ).to(y)
+        noise_draw = noise.sqrt() * white_noise(*y.shape, like=y, generator=generator)
+        imagined = (F.unsqueeze(-1) * prior[:N]).sum(1) + noise_draw
         surprise = (y - imagined).nan_to_num(nan=0.0)  # nothing is learnt where nothing was observed
         solved = OutputsGivenF(model.output_covariance(F, Kw, noise), known).solve(surprise, positions)
         return prior[N:] + torch.einsum("in,nk,nd->ikd", everywhere[N:, :N], F, solved)

@@ -98,7 +98,7 @@ class FittedNetwork:
         result = self._empty(X)
         for predictive, rows in self._by_block(X):
             predictive.variance(out=result[rows])
-        return result.sqrt_().mul_(self.scaling.y_scale)
+        return self.scaling.undo_spread(result.sqrt_())
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""

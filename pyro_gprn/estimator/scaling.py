@@ -42,7 +42,12 @@ class Scaling(NamedTuple):
 
     def undo(self, values: Tensor) -> Tensor:
         """Predicted means (or draws) ``(…, D)`` in the outputs' own units: in place."""
-        return values.mul_(self.y_scale).add_(self.y_mean)
+        # in the type of the values: with two types torch would make a copy of all of them in the wider one
+        return self.undo_spread(values).add_(self.y_mean.to(values.dtype))
+
+    def undo_spread(self, values: Tensor) -> Tensor:
+        """Predicted standard deviations ``(…, D)`` in the outputs' own units: in place."""
+        return values.mul_(self.y_scale.to(values.dtype))
 
     def undo_at(self, values: Tensor, positions: Tensor) -> Tensor:
         """Values ``(…, b)`` of the outputs at some positions, in their own units: a new array."""

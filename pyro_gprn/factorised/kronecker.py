@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn import Parameter
 
+from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.factorised.posterior import row_second_moment
@@ -103,8 +104,7 @@ class KroneckerGuide(PyroModule):
             setattr(self, name, self._triangle(size, 1.0) if self.output_factors == "full" else ones)
 
     def _triangle(self, size: int, scale: float) -> PyroParam:
-        identity = torch.eye(size, dtype=torch.float64, device=self.model.X.device)
-        return PyroParam(scale * identity, constraints.lower_cholesky)
+        return PyroParam(scale * identity_like(size, self.model.X), constraints.lower_cholesky)
 
     def _output_factor_names(self) -> list[str]:
         if self.output_factors == "isotropic":

@@ -78,7 +78,7 @@ class GPRN(Network):
         is_gaussian = type(self).likelihood is GPRN.likelihood
         if type(self).forward is not GPRN.forward:
             check_own_forward(self)
-        return Observation(self.likelihood, self.output_shape, is_gaussian)
+        return Observation(self.likelihood, self.output_shape, self.X, is_gaussian)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:

@@ -22,11 +22,15 @@ class Observation:
 
     :param likelihood: maps a signal ``(…, d_1, …, d_M)`` to the distribution of the outputs.
     :param output_shape: ``(d_1, …, d_M)``.
+    :param like: has the type and the device of a signal.
     :param is_gaussian: True for the network's own normal noise, for which everything is closed form.
     """
 
-    def __init__(self, likelihood: Callable[[Tensor], Distribution], output_shape: Size, is_gaussian: bool) -> None:
-        self._likelihood, self._output_shape, self.is_gaussian = likelihood, output_shape, is_gaussian
+    def __init__(
+        self, likelihood: Callable[[Tensor], Distribution], output_shape: Size, like: Tensor, is_gaussian: bool
+    ) -> None:
+        self._likelihood, self._output_shape, self._like = likelihood, output_shape, like
+        self.is_gaussian = is_gaussian
 
     def variance(self) -> Tensor:
         """Of the noise, ``()`` or ``(d_1, …, d_M)``.
@@ -34,7 +38,7 @@ class Observation:
         :raises ValueError: unless the likelihood has the signal for its mean and a variance that does not depend on it:
             only then is the mean of the outputs that of the signal, and their variance the sum of two.
         """
-        zeros = torch.zeros(self._output_shape, dtype=torch.float64)
+        zeros = self._like.new_zeros(self._output_shape)
         at_zero, at_one = self._likelihood(zeros), self._likelihood(zeros + 1.0)
         shifted = torch.allclose(at_one.mean - at_zero.mean, zeros + 1.0) and torch.allclose(at_zero.mean, zeros)
         if not (shifted and torch.allclose(at_one.variance, at_zero.variance)):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.factors import Identity
-from pyro_gprn.algebra.linalg import along_mode, covariance_root
+from pyro_gprn.algebra.linalg import along_mode, covariance_root, identity_like
 from pyro_gprn.algebra.tensor_normal import TensorNormal, outer
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
@@ -109,12 +109,13 @@ class _Functions(FunctionsAtNewRows):
 
     def covariance(self) -> Tensor:
         columns = self._columns.covariance()
-        residual = self._rows.residual.diagonal()[:, None, None] * torch.eye(len(columns)).to(columns)
+        residual = self._rows.residual.diagonal()[:, None, None] * identity_like(len(columns), columns)
         return residual + self._rows.spread.diagonal()[:, None, None] * columns
 
     def sample(self, n_draws: int, joint: bool, generator: torch.Generator | None) -> Tensor:
         n_rows, K = self.mean.shape
-        white = torch.randn(2, n_draws, n_rows if joint else 1, K, generator=generator).to(self.mean)
+        shape = (2, n_draws, n_rows if joint else 1, K)
+        white = white_noise(*shape, like=self.mean, generator=generator, dtype=torch.float32)
         spread = draw_rows(self._rows.spread, white[1]) @ self._columns.dense().mT
         return self.mean + draw_rows(self._rows.residual, white[0]) + spread
 

@@ -10,7 +10,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
 from pyro_gprn.network.hyperparameters import Hyperparameters
 from pyro_gprn.network.kernels import hold_scale, named_kernel
@@ -74,7 +74,7 @@ class Network(Hyperparameters):
     def functions_factor(self) -> Tensor:
         """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``."""
         Kf = self.kernel_f(self.X)
-        Kf = Kf + self.noise_f.square() * torch.eye(self.n_rows, dtype=Kf.dtype, device=Kf.device)
+        Kf = Kf + self.noise_f.square() * identity_like(self.n_rows, Kf)
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
 
     @torch.no_grad()
