@@ -80,11 +80,12 @@ def test_a_state_that_no_file_can_hold_is_an_error_and_no_warning(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"state": {}}, "it has no 'identity'"),
-        ({"identity": {}}, "it has no 'state'"),
-        ({"identity": None, "state": {}}, "its identity is a NoneType, not a dict"),
-        ({"identity": {}, "state": [1]}, "its state is a list, not a dict"),
-        ({"identity": {"seed": torch.ones(2)}, "state": {}}, "Boolean value of Tensor"),
+        ({}, "it has no 'runs'"),
+        ({"runs": [{"state": {}}]}, "it has no 'identity'"),
+        ({"runs": [{"identity": {}}]}, "it has no 'state'"),
+        ({"runs": [{"identity": None, "state": {}}]}, "its identity is a NoneType, not a dict"),
+        ({"runs": [{"identity": {}, "state": [1]}]}, "its state is a list, not a dict"),
+        ({"runs": [{"identity": {"seed": torch.ones(2)}, "state": {}}]}, "Boolean value of Tensor"),
     ],
 )
 def test_an_edited_checkpoint_says_what_is_wrong(tmp_path, content, message):

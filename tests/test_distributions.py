@@ -4,10 +4,14 @@ import torch
 from helpers import BATCH_SHAPES, KINDS, dense, random_factor, random_tensor_normal, random_triangle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Size
 
 from pyro_gprn import MatrixNormal, TensorNormal
 from pyro_gprn.algebra.factors import Diagonal, Triangular
+from pyro_gprn.factorised.posterior import weights_at_new_rows
 from pyro_gprn.factorised.projected import ProjectedTensorNormal
+from pyro_gprn.outputs.selection import OutputSelection
+from pyro_gprn.prediction.conditional import Conditional
 
 modes_and_kinds = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(KINDS)), min_size=1, max_size=5)
 
@@ -135,10 +139,12 @@ def test_projected_equals_a_tensor_normal_with_that_mean():
     torch.testing.assert_close(projected.loc, plain.loc)
     torch.testing.assert_close(projected.log_prob(value), plain.log_prob(value))
     torch.testing.assert_close(projected.expand((3,)).log_prob(value), plain.expand((3,)).log_prob(value))
-    positions, combination = torch.tensor([4, 0]), torch.randn(3, 4, dtype=torch.float64)
-    torch.testing.assert_close(
-        projected.combine_rows(combination, positions), plain.combine_rows(combination, positions)
-    )
+    chosen = OutputSelection([4, 0], Size((2, 3)))
+    at_new = Conditional(random_triangle(4), torch.randn(4, 3).double(), torch.eye(3).double())
+    means = [weights_at_new_rows(q, at_new).mean(chosen, slice(0, 2)) for q in (projected, plain)]
+    torch.testing.assert_close(*means)
+    expected = torch.tensordot(at_new.interpolate(), plain.loc.flatten(2)[:, :, [4, 0]], dims=1)
+    torch.testing.assert_close(means[0], expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,6 @@ They are the special case in which every latent function is constant. Their evid
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -110,7 +109,7 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
                 descend(min(runs, key=lambda run: run.fun).x, STEPS)
             except (_Stopped, KeyboardInterrupt):
                 interruption.request()
-                warnings.warn("training was interrupted before the first step; keeping independent GPs", stacklevel=6)
+                interruption.tell("training was interrupted before the first step; keeping independent GPs")
         objective.put(objective.best_at)
         return -objective.best * known.n_observed
 

@@ -98,13 +98,17 @@ def fit_collapsed(
                 evidence *= model.likelihood_power
             return {"evidence": evidence, "effective_outputs": model.effective_outputs}
 
+        def restore(prepared: dict[str, Any]) -> None:
+            model.effective_outputs = prepared["effective_outputs"]
+
         def make(generator: torch.Generator) -> CollapsedTrainee:
             hurried = interruption.is_requested
             return CollapsedTrainee(model, known, learning_rate, generator, posterior, guide, is_hurried=hurried)
 
         identity = {"posterior": posterior, "effective_outputs": given}
-        fit, prepared = train(model, known, how, prepare=prepare, make=make, guide=guide, identity=identity)
-    model.effective_outputs = prepared["effective_outputs"]
+        fit, prepared = train(
+            model, known, how, prepare=prepare, make=make, restore=restore, guide=guide, identity=identity
+        )
     return fit._replace(evidence=prepared["evidence"])
 
 

@@ -201,10 +201,7 @@ class GramSums:
         order = [self._numbers[key] for key in keys]
         grams = torch.stack([self._grams[number] for number in order])
         if not torch.isfinite(grams).all():
-            raise ValueError(
-                "Input Y contains infinity: Y holds inf, or numbers too large to square; a missing output is NaN, and"
-                " all others must be finite"
-            )
+            raise infinite_outputs()
         bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
         observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
         counts = torch.tensor([self._counts[number] for number in order], dtype=torch.float64, device=self._device)
@@ -214,6 +211,14 @@ class GramSums:
         rank = np.argsort(order)
         blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
         return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
+
+
+def infinite_outputs() -> ValueError:
+    """The error for outputs that are not finite; it begins with scikit-learn's words for it."""
+    return ValueError(
+        "Input Y contains infinity or a value too large for dtype('float64'). Y holds inf, or numbers too large to"
+        " square; a missing output is NaN, and all others must be finite"
+    )
 
 
 def gram_matrix(outputs: Any, *, chunk_bytes: int | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_gprn.outputs.gram import GramSums, OutputStatistics
+from pyro_gprn.outputs.gram import GramSums, OutputStatistics, infinite_outputs
 from pyro_gprn.outputs.source import OutputSource, StandardizedOutputs
 
 #: How outputs are scaled: all by one number, each by its own, or not at all.
@@ -59,6 +59,8 @@ def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple
     values = torch.empty(chunk.shape, dtype=torch.float64, device=chunk.device).copy_(chunk)
     totals, counts, add_up = values.sum(0), torch.full_like(values[0], float(len(values))), torch.sum
     if not totals.isfinite().all():
+        if values.isinf().any():
+            raise infinite_outputs()
         totals, counts, add_up = values.nansum(0), values.isnan().logical_not_().sum(0).double(), torch.nansum
     mean = totals / counts.clamp(min=1.0) if centre else torch.zeros_like(totals)
     values -= mean

@@ -55,7 +55,8 @@ class Checkpoint:
     def load(self) -> dict[str, Any] | None:
         """Returns the state of this run that was saved last, or None if there is none yet."""
         runs = self._read()
-        ours = next((run for run in runs if run["identity"] == self.identity), None)
+        with reading(self.path):
+            ours = next((run for run in runs if run["identity"] == self.identity), None)
         self._others = [run for run in runs if run is not ours]
         if ours is not None:
             return ours["state"]

@@ -71,6 +71,7 @@ def train(
     *,
     prepare: Callable[[], dict[str, Any]],
     make: Callable[[torch.Generator], Trainee],
+    restore: Callable[[dict[str, Any]], None] = lambda prepared: None,
     guide: torch.nn.Module | None = None,
     identity: dict[str, Any] | None = None,
 ) -> tuple[Fit, dict[str, Any]]:
@@ -79,8 +80,9 @@ def train(
     :param model: the model.
     :param known: statistics of the data.
     :param settings: how long and how.
-    :param prepare: brings the model to where every run begins; returns what to remember of that.
+    :param prepare: brings the model's parameters to where every run begins; returns what to remember of that.
     :param make: a trainee of the model, by a generator of random numbers.
+    :param restore: takes what ``prepare`` returned, now or before a break, and sets what is no parameter.
     :param guide: the trained posterior that training goes on from, if it does.
     :param identity: what else the result depends on, for the checkpoint.
     :returns: the fit, and what ``prepare`` returned.
@@ -93,7 +95,7 @@ def train(
         file = Checkpoint(settings.checkpoint, whole, after=settings.after)
     generator = new_generator(settings.seed)
     with noticed_interrupts() as interruption, quiet_jitter(), few_threads(model.n_rows):
-        runs = Restarts(model, prepare, lambda: make(generator), generator, file)
+        runs = Restarts(model, prepare, restore, lambda: make(generator), generator, file)
         trainee, best = runs.train(
             settings.restarts, settings.steps, interruption, progress=settings.progress, callback=settings.callback
         )

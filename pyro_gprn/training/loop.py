@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -127,9 +126,7 @@ class TrainingRun:
             interruption.request()
         bar.close()
         if interruption.is_requested:
-            warnings.warn(
-                f"training was interrupted after {len(self._losses)} steps; keeping what was reached", stacklevel=6
-            )
+            interruption.tell(f"training was interrupted after {len(self._losses)} steps; keeping what was reached")
         return self._finish()
 
     def _finish(self) -> Outcome:

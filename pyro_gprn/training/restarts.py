@@ -19,7 +19,8 @@ class Restarts(Generic[AnyTrainee]):
     """Runs of training that share one preparation and differ in their random start.
 
     :param model: the model, which comes out at the best run's hyperparameters.
-    :param prepare: brings the model to where every run begins; returns what to remember of that, for a checkpoint.
+    :param prepare: brings the model's parameters to where every run begins; returns what to remember of that.
+    :param restore: takes what ``prepare`` returned, now or before a break, and sets what is no parameter.
     :param make: a new trainee of the model, its start drawn at random.
     :param generator: of all random numbers.
     :param file: where to save, and to resume from.
@@ -29,6 +30,7 @@ class Restarts(Generic[AnyTrainee]):
         self,
         model: torch.nn.Module,
         prepare: Callable[[], dict[str, Any]],
+        restore: Callable[[dict[str, Any]], None],
         make: Callable[[], AnyTrainee],
         generator: torch.Generator,
         file: Checkpoint | None = None,
@@ -44,6 +46,7 @@ class Restarts(Generic[AnyTrainee]):
                 self.prepared, self._begin, self.finished = saved["prepared"], saved["begin"], saved["finished"]
                 self._resumed = saved["run"]
                 generator.set_state(saved["random"])
+        restore(self.prepared)
 
     def train(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -76,7 +75,7 @@ def choose_latents(
                 rows[torch.from_numpy(held_out)] = found.double().cpu()
                 bar.update()
             if interruption.is_requested:
-                warnings.warn("the choice of n_latents was interrupted; taking the best so far", stacklevel=3)
+                interruption.tell("the choice of n_latents was interrupted; taking the best so far", instead=True)
                 break
             by_row[K] = rows
             if file is not None:
