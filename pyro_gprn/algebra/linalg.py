@@ -60,9 +60,7 @@ def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") 
     # A diagonal of zeros (zero variance) still needs something to scale the jitter with.
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=torch.finfo(matrix.dtype).tiny)
     for extra in (jitter, *(step for step in _JITTERS[matrix.dtype] if step > jitter)):
-        nudged = matrix
-        if extra > 0:
-            nudged = matrix + torch.diag_embed((extra * scale).unsqueeze(-1).expand(matrix.shape[:-1]))
+        nudged = add_to_diagonal(matrix, extra * scale) if extra > 0 else matrix
         factor, info = torch.linalg.cholesky_ex(nudged)
         if not info.any():
             if extra > jitter and not _is_quiet.get():
@@ -106,6 +104,18 @@ def identity_like(size: int, like: Tensor) -> Tensor:
             [0., 1.]], dtype=torch.float64)
     """
     return torch.eye(size, dtype=like.dtype, device=like.device)
+
+
+def add_to_diagonal(matrix: Tensor, level: Tensor) -> Tensor:
+    """``matrix + level I``, ``(*batch, n, n)`` for a level of shape ``batch``: one copy, and no identity is built.
+
+    >>> add_to_diagonal(torch.ones(2, 2), torch.tensor(3.0))
+    tensor([[4., 1.],
+            [1., 4.]])
+    """
+    result = matrix.clone()
+    result.diagonal(dim1=-2, dim2=-1).add_(level.unsqueeze(-1))
+    return result
 
 
 def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:

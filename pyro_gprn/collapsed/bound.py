@@ -85,6 +85,23 @@ def gauss_newton_rows(
     return torch.linalg.solve_triangular(flipped, identity, upper=True).mT
 
 
+def _density_and_gradients(
+    F: Tensor, Kw: Tensor, noise: Tensor, known: OutputStatistics, scale: float, jitter: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``scale · Σ log p(Y|F)`` over draws, with its gradients by ``A = K_w ∘ (F Fᵀ)`` of each, and by σ_y².
+
+    What it is made of, a handful of N×N arrays, is let go before the next are made.
+    """
+    given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
+    by_A, by_noise = pull_back(given.score().mul_(scale), jitter)
+    return scale * given.log_density().sum(), by_A, by_noise.sum()
+
+
+def _summed_product(left: Tensor, right: Tensor) -> Tensor:
+    """``Σ_s left_s right_sᵀ``, ``(a, b)`` for ``(s, a, k)`` and ``(s, b, k)``, without a matrix for each draw."""
+    return torch.einsum("sak,sbk->ab", left, right)
+
+
 class _Bound(torch.autograd.Function):
     # The likelihood's part, averaged over draws E, comes by the chain  V = M + R E Tᵀ,  F = L_f V,  A = K_w ∘ (F Fᵀ):
     #   ∂F = 2 (∂A ∘ K_w) F     ∂V = L_fᵀ ∂F     ∂M = Σ ∂V     ∂R = Σ ∂V (E Tᵀ)ᵀ     ∂T = Σ ∂Vᵀ (R E)
@@ -118,18 +135,17 @@ class _Bound(torch.autograd.Function):
             RE, ET = R @ some, some @ T.mT
             V = M + RE @ T.mT
             F = Lf @ V
-            given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
-            by_A, of_noise = pull_back((power / len(E)) * given.score(), jitter)
+            density, by_A, of_noise = _density_and_gradients(F, Kw, noise, known, power / len(E), jitter)
             by_F = 2.0 * (by_A * Kw) @ F
             by_V = Lf.mT @ by_F
-            value = value + (power / len(E)) * given.log_density().sum()
+            value = value + density
             by_M = by_M + by_V.sum(0)
-            by_R += (by_V @ ET.mT).sum(0).tril()
-            by_T += (by_V.mT @ RE).sum(0).tril()
+            by_R += _summed_product(by_V, ET).tril_()
+            by_T += _summed_product(by_V.mT, RE.mT).tril_()
             if ctx.needs_input_grad[3]:
-                by_Lf += (by_F @ V.mT).sum(0)
-                by_Kw += (by_A * (F @ F.mT)).sum(0)
-                by_noise += of_noise.sum()
+                by_Lf += _summed_product(by_F, V)
+                by_Kw += by_A.mul_(F @ F.mT).sum(0)
+                by_noise += of_noise
         ctx.gradients = [by_M, by_R, by_T]
         if ctx.needs_input_grad[3]:
             ctx.gradients += [by_Lf, by_Kw, by_noise]

@@ -10,7 +10,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
+from pyro_gprn.algebra.linalg import add_to_diagonal, safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
 from pyro_gprn.network.hyperparameters import Hyperparameters
 from pyro_gprn.network.kernels import hold_scale, named_kernel
@@ -73,8 +73,7 @@ class Network(Hyperparameters):
 
     def functions_factor(self) -> Tensor:
         """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``."""
-        Kf = self.kernel_f(self.X)
-        Kf = Kf + self.noise_f.square() * identity_like(self.n_rows, Kf)
+        Kf = add_to_diagonal(self.kernel_f(self.X), self.noise_f.square())
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
 
     @torch.no_grad()
