@@ -1,4 +1,4 @@
-"""Ranges of hyperparameters, from the data."""
+"""Ranges of hyperparameters and where they start, from the data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pyro_gprn.outputs.gram import OutputStatistics
 
 
 class Ranges:
-    """Ranges of the hyperparameters that are known by name, and where they start, from the data.
+    """Ranges of length-scales, variances and noises, and where these start, from the data.
 
-    Length-scales stay within the distances between inputs, the noise above 1e-6 of the outputs' scale: without ranges
-    an optimiser wanders off to where a covariance has no Cholesky factor.
+    Length-scales stay between a tenth of the shortest and ten times the longest distance between inputs (and above a
+    thousandth of the longest), the noise above 1e-6 of the outputs' root mean square. Without ranges an optimiser may
+    go where a covariance has no Cholesky factor. Hyperparameters with other names have no range.
 
     :param model: the model whose hyperparameters these are.
     :param known: statistics of the outputs.
@@ -26,12 +27,12 @@ class Ranges:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        power = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
-        self.power = power if power > 1e-30 else 1.0  # mean square of the outputs
-        scale = math.sqrt(self.power)
+        mean_square = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
+        self.mean_square = mean_square if mean_square > 1e-30 else 1.0  #: of the outputs
+        scale = math.sqrt(self.mean_square)
         ranges = {
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), 10 * longest),
-            "variance": (1e-4 * self.power, 1e8 * self.power),
+            "variance": (1e-4 * self.mean_square, 1e8 * self.mean_square),
             "noise_y": (1e-6 * scale, 3 * scale),
             "noise_f": (1e-6, 0.3),
         }
@@ -43,7 +44,7 @@ class Ranges:
         self._model = model
 
     def of(self, name: str) -> tuple[float, float]:
-        """Bounds of one unconstrained parameter."""
+        """The least and the largest value of an unconstrained (logarithmic) parameter; infinite if it has no range."""
         return self._bounds.get(name, (-math.inf, math.inf))
 
     @torch.no_grad()
@@ -54,7 +55,11 @@ class Ranges:
 
     @torch.no_grad()
     def start_independent(self, length: float, noise: float) -> None:
-        """Sets the kernel of the weights and the noise to one of the starts."""
+        """Sets the kernel of the weights and the noise to where the fit of independent GPs starts.
+
+        :param length: the length-scales, in multiples of √P times the standard deviation of each input column.
+        :param noise: ``σ_y``, as a multiple of the root mean square of the outputs.
+        """
         parameters = dict(self._model.named_parameters())
         spread = self._model.X.std(0, correction=0)
         lengths = length * math.sqrt(len(spread)) * torch.where(spread > 0, spread, 1.0)
@@ -62,14 +67,19 @@ class Ranges:
             target = parameters[f"kernel_w.{name}"]
             target.copy_((lengths if target.shape == lengths.shape else lengths.mean()).log())
         for name in positive_parameters(self._model.kernel_w, "variance"):
-            parameters[f"kernel_w.{name}"].fill_(math.log(self.power * max(1.0, length**2)))
+            parameters[f"kernel_w.{name}"].fill_(math.log(self.mean_square * max(1.0, length**2)))
         for name in positive_parameters(self._model, "noise_y"):
-            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+            parameters[name].fill_(math.log(noise * math.sqrt(self.mean_square)))
         self.clamp()
 
 
 def positive_parameters(module: torch.nn.Module, kind: str) -> list[str]:
-    """Names of the unconstrained (logarithmic) parameters behind positive ones whose name starts with ``kind``."""
+    """Names of the unconstrained (logarithmic) parameters of the positive ones whose names start with ``kind``.
+
+    >>> from pyro.contrib.gp.kernels import RBF
+    >>> positive_parameters(RBF(1), "lengthscale")
+    ['lengthscale_unconstrained']
+    """
     found = []
     for prefix, child in module.named_modules():
         for name, (constraint, _) in getattr(child, "_pyro_params", {}).items():
