@@ -16,7 +16,6 @@ from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
 from pyro_gprn.training.threads import few_threads
@@ -63,8 +62,9 @@ class IndependentEvidence:
             raise _Stopped
         self.put(values)
         try:
-            # Hyperparameters that have priors are drawn from their guides, by the same draws at every evaluation.
-            terms, log_prior = self._model.with_log_prior(self._model.weights_and_noise, new_generator(0))
+            # At the centre of the guides of hyperparameters that have priors: by fixed draws their spread would grow
+            # without end, to cancel the very draws.
+            terms, log_prior = self._model.at_centre_with_log_prior(self._model.weights_and_noise)
             covariance = self._model.output_covariance(self._constant, *terms)
             value = OutputsGivenF(covariance, self._known).log_density() + log_prior
             gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)

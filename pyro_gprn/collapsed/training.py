@@ -121,7 +121,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
             " GPRN with KroneckerGuide(mean='full') and a mask may be faster here",
             stacklevel=3,
         )
-    if n_patterns * N >= MANY_ROWS and N >= MANY_ROWS:
+    if N >= MANY_ROWS:
         unit = n_patterns * _seconds_of_a_cholesky(N)
         minutes = unit * (how.restarts * how.steps * _STEP_COST + _EVALUATIONS * _EVALUATION_COST) / 60
         gigabytes = n_patterns * _ARRAYS * 8 * N**2 / 1e9

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,14 @@ def import_arviz() -> Any:
     """The module ``arviz``; if it is missing, an error that says how to install it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces 1.0, which this module knows
-        try:
-            import arviz
-        except ImportError as missing:
-            raise ImportError("diagnostics need ArviZ: pip install 'pyro-gprn[diagnostics]'") from missing
-    return arviz
+        return _import("arviz")
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as missing:
+        raise ImportError(f"diagnostics need {name}: pip install 'pyro-gprn[diagnostics]'") from missing
 
 
 def _is_first_or_later(arviz: Any) -> bool:
@@ -46,9 +50,7 @@ def to_inference_data(
     >>> dict(data["posterior"].sizes)
     {'chain': 2, 'draw': 5}
     """
-    import xarray as xr
-
-    arviz = import_arviz()
+    arviz, xr = import_arviz(), _import("xarray")
     datasets = {}
     for group, variables in groups.items():
         sizes: dict[str, int] = {}

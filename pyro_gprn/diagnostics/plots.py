@@ -1,4 +1,8 @@
-"""Pictures for diagnostics, on ArviZ and matplotlib; each returns its axes."""
+"""Pictures for diagnostics, on ArviZ and matplotlib; each returns its axes.
+
+The picture of k-hat is our own, because ArviZ's cannot be drawn beside others: that of ArviZ 1.x takes no axes and
+returns none.
+"""
 
 from __future__ import annotations
 

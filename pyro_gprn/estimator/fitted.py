@@ -89,19 +89,20 @@ class FittedNetwork:
         guide.load_state_dict(self.runs[number]["guide"])
         return model, guide
 
-    def mean(self, X: Tensor) -> Tensor:
-        """The mean at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's units and type."""
-        result = self._empty(X)
-        for predictive, rows in self._by_block(X):
-            self.scaling.undo(predictive.mean(out=result[rows]).flatten(1))
-        return result
+    def mean(self, X: Tensor, deviation: Tensor | None = None) -> Tensor:
+        """The mean at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's units and type.
 
-    def standard_deviation(self, X: Tensor) -> Tensor:
-        """The standard deviation of the outputs, noise included, flat ``(N*, D)``, in Y's units and type."""
-        result = self._empty(X)
+        :param deviation: if given, a tensor from :meth:`empty` that is filled with the standard deviation of the
+            outputs, noise included.
+        """
+        mean = self.empty(X)
         for predictive, rows in self._by_block(X):
-            predictive.variance(out=result[rows])
-        return self.scaling.undo_spread(result.sqrt_())
+            predictive.mean(out=mean[rows])
+            if deviation is not None:
+                predictive.variance(out=deviation[rows])
+        if deviation is not None:
+            self.scaling.undo_spread(deviation.sqrt_())
+        return self.scaling.undo(mean)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws of the outputs with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
@@ -145,7 +146,8 @@ class FittedNetwork:
             rows = slice(start, start + size)
             yield self.predictive(X[rows], new_generator(self.seed)), rows
 
-    def _empty(self, X: Tensor) -> Tensor:
+    def empty(self, X: Tensor) -> Tensor:
+        """An empty tensor for predictions at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's type."""
         return torch.empty(len(X), self.known.source.n_outputs, dtype=self.outputs.dtype, device=X.device)
 
     def _present_of(self, Y: Tensor) -> Tensor:

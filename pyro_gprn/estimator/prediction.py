@@ -33,10 +33,9 @@ class Predictions:
         :returns: the mean, ``(N*, d_1, …, d_M)``, or the mean and the standard deviation.
         """
         inputs = self._read_new(X)
-        mean = self.fitted_.template.wrap(self.fitted_.mean(inputs), X)
-        if not return_std:
-            return mean
-        return mean, self.fitted_.template.wrap(self.fitted_.standard_deviation(inputs), X, quantity="std")
+        deviation = self.fitted_.empty(inputs) if return_std else None
+        mean = self.fitted_.template.wrap(self.fitted_.mean(inputs, deviation), X)
+        return mean if deviation is None else (mean, self.fitted_.template.wrap(deviation, X, quantity="std"))
 
     def sample(self, X: Any, n: int = 1, *, seed: int | None = None) -> Any:
         """Draws of the outputs with their noise, joint over inputs and outputs, ``(n, N*, …)``.

@@ -8,6 +8,7 @@ together with the terms that they add to a bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TypeVar
 
 import pyro.distributions as dist
@@ -117,11 +118,24 @@ class Hyperparameters(Parameterized):
 
         :returns: what ``function`` returns, and ``Σ log p − log q`` of these hyperparameters at their drawn values.
         """
+        value, log_prior, log_guide = self._with_log_probabilities(function, generator)
+        return value, log_prior - log_guide
+
+    def at_centre_with_log_prior(self, function: Callable[[], T]) -> tuple[T, Tensor | float]:
+        """What ``function`` returns with every hyperparameter at the centre of its posterior, and Σ log p there."""
+        value, log_prior, _ = self._with_log_probabilities(function, centre=True)
+        return value, log_prior
+
+    def _with_log_probabilities(
+        self, function: Callable[[], T], generator: torch.Generator | None = None, *, centre: bool = False
+    ) -> tuple[T, Tensor | float, Tensor | float]:
+        """What ``function`` returns, and Σ log p and Σ log q of hyperparameters with priors."""
         if not self.has_priors:
             with isolated():
-                return function(), 0.0
+                return function(), 0.0, 0.0
         with isolated(generator):
-            guide_trace = poutine.trace(self.guided).get_trace(function)
+            with AtCentre() if centre else nullcontext():
+                guide_trace = poutine.trace(self.guided).get_trace(function)
             value = guide_trace.nodes["_RETURN"]["value"]
             model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
-            return value, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+            return value, model_trace.log_prob_sum(), guide_trace.log_prob_sum()

@@ -27,12 +27,12 @@ class Ranges:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        mean_square = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
-        self.mean_square = mean_square if mean_square > 1e-30 else 1.0  #: of the outputs
-        scale = math.sqrt(self.mean_square)
+        power = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
+        self.power = power if power > 1e-30 else 1.0  # mean square of the outputs
+        scale = math.sqrt(self.power)
         ranges = {
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), 10 * longest),
-            "variance": (1e-4 * self.mean_square, 1e8 * self.mean_square),
+            "variance": (1e-4 * self.power, 1e8 * self.power),
             "noise_y": (1e-6 * scale, 3 * scale),
             "noise_f": (1e-6, 0.3),
         }
@@ -67,9 +67,9 @@ class Ranges:
             target = parameters[f"kernel_w.{name}"]
             target.copy_((lengths if target.shape == lengths.shape else lengths.mean()).log())
         for name in positive_parameters(self._model.kernel_w, "variance"):
-            parameters[f"kernel_w.{name}"].fill_(math.log(self.mean_square * max(1.0, length**2)))
+            parameters[f"kernel_w.{name}"].fill_(math.log(self.power * max(1.0, length**2)))
         for name in positive_parameters(self._model, "noise_y"):
-            parameters[name].fill_(math.log(noise * math.sqrt(self.mean_square)))
+            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
         self.clamp()
 
 
