@@ -40,6 +40,12 @@ def describe_draws(
     :param n_draws: how many draws from a guide; of a mapping, all are taken.
     :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
     :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> described = describe_draws(model, CollapsedGuide(model), 7, torch.ones(5, 3))
+    >>> described.F.shape, described.by_row.shape
+    (torch.Size([7, 5, 2]), torch.Size([7, 5]))
     """
     known = model.statistics(Y)
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)
@@ -81,6 +87,12 @@ def predict_left_out(
     :param positions: positions of the outputs among the flattened ones, ``(b,)``.
     :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
     :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> draws = PosteriorDraws.of(model, CollapsedGuide(model), 7)
+    >>> predict_left_out(draws, torch.tensor([0, 2]), torch.ones(5, 3)).mean.shape
+    torch.Size([7, 5, 2])
     """
     # Row n of F given the others: f_n = F_n − [K⁻¹F]_n / [K⁻¹]_nn + noise of variance 1/[K⁻¹]_nn, with K = K_f̂. With
     # k_n = κ_w(x_n, X) ∘ (f_n Fᵀ) and coefficients c_n of the other rows, the outputs of the row have

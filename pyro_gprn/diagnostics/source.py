@@ -31,6 +31,12 @@ class PosteriorSource:
     :param known: statistics of the outputs in the model's units.
     :param inputs: training inputs in the data's units, ``(N, P)``.
     :param fitted: the record of the fit, if an estimator made it.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> known = model.statistics(torch.ones(5, 3))
+    >>> len(PosteriorSource.of((model, CollapsedGuide(model))).chains)
+    1
     """
 
     chains: list[tuple[CollapsedGPRN, Posterior]]

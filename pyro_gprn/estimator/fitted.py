@@ -49,6 +49,12 @@ class FittedNetwork:
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
+
+    >>> from pyro_gprn import GPRNRegressor
+    >>> X = torch.linspace(0, 1, 8)[:, None]
+    >>> fitted = GPRNRegressor(1, steps=2, seed=0, progress=False).fit(X, torch.sin(X + torch.arange(3))).fitted_
+    >>> torch.allclose(fitted.inputs, X.double()), fitted.mean(fitted.model.X[:4]).shape
+    (True, torch.Size([4, 3]))
     """
 
     model: Network

@@ -117,7 +117,12 @@ def describe_index(index: Any) -> dict[str, Any]:
 
 
 def rebuild_index(description: Mapping[str, Any]) -> Any:
-    """The pandas index that :func:`describe_index` described."""
+    """The pandas index that :func:`describe_index` described.
+
+    >>> import pandas
+    >>> list(rebuild_index(describe_index(pandas.Index(["a", "b"]))))
+    ['a', 'b']
+    """
     import pandas as pd
 
     if "levels" in description:
@@ -147,7 +152,11 @@ def describe_attributes(attributes: Mapping[Any, Any]) -> list[list[Any]]:
 
 
 def rebuild_attributes(description: list[list[Any]]) -> dict[Any, Any]:
-    """The attributes that :func:`describe_attributes` described."""
+    """The attributes that :func:`describe_attributes` described.
+
+    >>> rebuild_attributes([["units", "K"], ["levels", {"list": [1, 2]}]])
+    {'units': 'K', 'levels': [1, 2]}
+    """
     return {rebuild_label(name): _rebuild_value(value) for name, value in description}
 
 

@@ -1,4 +1,4 @@
-"""What a posterior of independent normals says of itself: ``Independent(Normal(loc, scale), …)`` over F and W.
+"""What posterior.py asks for, of independent normals ``Independent(Normal(loc, scale), …)`` over F and W.
 
 Values that are independent between training rows are no longer so between new rows. There, with ``A = k*ᵀK⁻¹``::
 

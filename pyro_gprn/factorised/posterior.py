@@ -1,6 +1,6 @@
-"""What a posterior q(F) q(W) says of itself: the one place where a new kind of posterior is made known.
+"""What is asked of a posterior q(F) q(W): the functions that a new kind of posterior registers.
 
-A guide draws "f" and "w" from two distributions. Everything else asks these distributions, by their class:
+A guide draws "f" and "w" from two distributions. For each class of these distributions the rest of the package needs:
 
 - their divergence from the prior, ``torch.distributions.kl_divergence`` (register with ``register_kl``);
 - their moments, :func:`row_second_moment` and :func:`output_moments`, for the bound;
@@ -108,6 +108,11 @@ def functions_at_new_rows(q_f: Distribution, at_new: Conditional) -> FunctionsAt
     """The functions at new inputs, where ``q_f`` over ``(N, K)`` is their posterior at the training inputs.
 
     :param at_new: the functions' prior at new inputs, given their values at the training inputs.
+
+    >>> from pyro_gprn import MatrixNormal
+    >>> at_new = Conditional(torch.eye(5), torch.zeros(5, 3), torch.eye(3))
+    >>> functions_at_new_rows(MatrixNormal(torch.ones(5, 2), None, None), at_new).covariance().shape
+    torch.Size([3, 2, 2])
     """
     raise NotImplementedError(f"no predictions from functions that are {type(q_f).__name__}")
 
@@ -117,6 +122,12 @@ def weights_at_new_rows(q_w: Distribution, at_new: Conditional) -> WeightsAtNewR
     """The weights at new inputs, where ``q_w`` over ``(N, K, d_1, …, d_M)`` is their posterior at the training inputs.
 
     :param at_new: the weights' prior at new inputs, given their values at the training inputs.
+
+    >>> from pyro_gprn import TensorNormal
+    >>> at_new = Conditional(torch.eye(5), torch.zeros(5, 3), torch.eye(3))
+    >>> weights = weights_at_new_rows(TensorNormal(torch.ones(5, 2, 10), [None] * 3), at_new)
+    >>> weights.mean(OutputSelection([7, 8, 9], torch.Size([10])), slice(0, 2)).shape
+    torch.Size([3, 2, 2])
     """
     raise NotImplementedError(f"no predictions from weights that are {type(q_w).__name__}")
 
@@ -126,6 +137,11 @@ class Undrawn(Messenger):
 
     It is for callers that want only the distributions of these sites. A model that uses the value gets NaN rather than
     a wrong answer.
+
+    >>> import pyro
+    >>> with Undrawn(["f"]):
+    ...     pyro.sample("f", pyro.distributions.Normal(0.0, 1.0))
+    tensor(nan, dtype=torch.float64)
     """
 
     def __init__(self, names: Collection[str]) -> None:

@@ -42,6 +42,11 @@ class FactorisedPredictive(PosteriorPredictive):
     :param Y: the training outputs, which a guide with ``mean="projected"`` needs if it has not seen them.
     :param hyperparameters: values of those that have priors; by default the centre of their posteriors.
     :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import KroneckerGuide
+    >>> model = GPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> FactorisedPredictive(model, KroneckerGuide(model), model.X[:2], torch.ones(5, 3)).mean().shape
+    torch.Size([2, 3])
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the paper's posterior says of itself: matrix-normal functions, tensor-normal weights.
+"""What posterior.py asks for, of the paper's posterior: matrix-normal functions and tensor-normal weights.
 
 Its moments are::
 
@@ -93,7 +93,12 @@ def _summed_covariance(q_w: TensorNormal, precision: Tensor) -> Tensor:
 
 
 def self_outer(rows: Tensor) -> Tensor:
-    """``r rᵀ`` of each row, ``(…, K)`` to ``(…, K, K)``."""
+    """``r rᵀ`` of each row ``r``, from ``(…, K)`` to ``(…, K, K)``.
+
+    >>> self_outer(torch.tensor([1.0, 2.0]))
+    tensor([[1., 2.],
+            [2., 4.]])
+    """
     return rows.unsqueeze(-1) * rows.unsqueeze(-2)
 
 

@@ -67,7 +67,11 @@ def check_kernel(kernel: Kernel, X: Tensor, name: str) -> Kernel:
 
 
 def check_noise(noise: float | Tensor, X: Tensor, output_shape: Sequence[int], name: str) -> Tensor:
-    """A standard deviation as a positive float64 tensor of shape ``()`` or ``output_shape``."""
+    """A standard deviation as a positive float64 tensor of shape ``()`` or ``output_shape``, on the device of X.
+
+    >>> check_noise(0.5, torch.zeros(2, 1), (3,), "noise_y")
+    tensor(0.5000, dtype=torch.float64)
+    """
     noise = torch.as_tensor(noise, dtype=torch.float64, device=X.device).detach().clone()
     if noise.shape not in (Size(), Size(output_shape)):
         expected = "one number" if not output_shape else f"one number or of shape {tuple(output_shape)}"
@@ -91,7 +95,11 @@ def check_outputs(Y: Tensor, mask: Tensor | None, n_rows: int, output_shape: Siz
 
 
 def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str) -> Tensor:
-    """A view of ``array``, ``(N, D)`` or ``(N, d_1, …, d_M)``, in the latter shape."""
+    """A view of ``array``, ``(N, D)`` or ``(N, d_1, …, d_M)``, in the latter shape.
+
+    >>> check_output_array(torch.ones(2, 12), 2, Size((3, 4)), "Y").shape
+    torch.Size([2, 3, 4])
+    """
     array = torch.as_tensor(array)
     expected = Size((n_rows, *output_shape))
     if array.dim() < 2 or array.shape[0] != n_rows:

@@ -111,7 +111,13 @@ def train(
 def fit_identity(
     model: Network, known: OutputStatistics, settings: TrainingSettings, guide: torch.nn.Module | None = None
 ) -> dict[str, Any]:
-    """What a fit depends on: a checkpoint with another identity is that of another fit."""
+    """What a fit depends on. A checkpoint with another identity is that of another fit.
+
+    >>> model = Network(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> identity = fit_identity(model, OutputStatistics.of(torch.ones(5, 3)), TrainingSettings(400, 0.08, seed=0))
+    >>> identity["n_latents"], identity["seed"], identity["kernels"][1]
+    (2, 0, 'RBF[0](lengthscale, variance)')
+    """
     start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]
     return {
         "data": f"{digest(model.X)} {known.source.digest()}",

@@ -20,6 +20,11 @@ class Ranges:
 
     :param model: the model whose hyperparameters these are.
     :param known: statistics of the outputs.
+
+    >>> model = Network(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2, noise_y=100.0)
+    >>> Ranges(model, OutputStatistics.of(torch.ones(5, 3))).clamp()
+    >>> round(model.noise_y.item(), 6)  # three times the root mean square of the outputs
+    3.0
     """
 
     def __init__(self, model: Network, known: OutputStatistics) -> None:
