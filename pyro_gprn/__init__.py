@@ -1,7 +1,7 @@
 """Gaussian process regression networks on Pyro.
 
-Multi-output regression in which the outputs are an input-dependent mixture of latent functions, at a cost a
-step that does not grow with the number of outputs. See the README for a first example.
+Multi-output regression in which the outputs are an input-dependent mixture of latent functions. The cost of a
+training step does not grow with the number of outputs. See the README for a first example.
 
 Names are loaded when they are first asked for (PEP 562), so that a user of the Pyro models does not wait for
 scikit-learn, which only the estimator needs.

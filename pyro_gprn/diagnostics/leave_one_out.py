@@ -1,4 +1,4 @@
-"""What draws from the posterior of a collapsed network say of each row: with it, and with it left out."""
+"""Densities of posterior draws of a collapsed network, and predictions of each row from all other rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_gprn.pyro_state import white_noise
 
 
 class DescribedDraws(NamedTuple):
-    """What ``s`` draws say, on the model's scale."""
+    """``s`` draws from a posterior with their densities, in the model's units."""
 
     draws: PosteriorDraws
     hyperparameters: dict[str, Tensor]  #: all of them, by name, (s, …)
@@ -33,13 +33,19 @@ def describe_draws(
     *,
     generator: torch.Generator | None = None,
 ) -> DescribedDraws:
-    """Draws of a posterior (all of those that a mapping holds), with densities.
+    """Draws from a posterior, with their densities.
 
     :param model: the model.
-    :param posterior: its guide, or draws of its sites as MCMC gives them.
-    :param n_draws: how many.
-    :param Y: the data, if the model has not seen them.
-    :param generator: of random numbers; None is torch's global state.
+    :param posterior: its guide, or a mapping with draws of its sites as MCMC gives them.
+    :param n_draws: how many draws from a guide; of a mapping, all are taken.
+    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> described = describe_draws(model, CollapsedGuide(model), 7, torch.ones(5, 3))
+    >>> described.F.shape, described.by_row.shape
+    (torch.Size([7, 5, 2]), torch.Size([7, 5]))
     """
     known = model.statistics(Y)
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)
@@ -62,24 +68,31 @@ def describe_draws(
 
 
 class LeftOut(NamedTuple):
-    """Each row predicted from the other rows, for ``s`` draws and some outputs: Gaussians."""
+    """Predictions of each row from all other rows, for ``b`` outputs: one Gaussian for each of ``s`` draws."""
 
     mean: Tensor  #: (s, N, b)
-    variance: Tensor  #: with noise, (s, N, b)
+    variance: Tensor  #: including noise, (s, N, b)
 
 
 @torch.no_grad()
 def predict_left_out(
     draws: PosteriorDraws, positions: Tensor, Y: Any = None, *, generator: torch.Generator | None = None
 ) -> LeftOut:
-    """Each row's outputs from all other rows: its functions drawn anew from theirs, its outputs left out.
+    """Predicts each row's outputs from all other rows.
 
-    Only the posterior of the other rows' functions has seen the row.
+    The functions of the row are drawn anew given those of the other rows, and its outputs are left out. It still has
+    an influence through the other rows' functions, whose posterior is that given all rows.
 
-    :param draws: of the posterior.
-    :param positions: which outputs, among the flattened ones, ``(b,)``.
-    :param Y: the data, if the model has not seen them.
-    :param generator: of random numbers; None is torch's global state.
+    :param draws: draws from the posterior.
+    :param positions: positions of the outputs among the flattened ones, ``(b,)``.
+    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> draws = PosteriorDraws.of(model, CollapsedGuide(model), 7)
+    >>> predict_left_out(draws, torch.tensor([0, 2]), torch.ones(5, 3)).mean.shape
+    torch.Size([7, 5, 2])
     """
     # Row n of F given the others: f_n = F_n − [K⁻¹F]_n / [K⁻¹]_nn + noise of variance 1/[K⁻¹]_nn, with K = K_f̂. With
     # k_n = κ_w(x_n, X) ∘ (f_n Fᵀ) and coefficients c_n of the other rows, the outputs of the row have

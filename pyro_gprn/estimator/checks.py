@@ -7,7 +7,11 @@ from typing import Any
 
 
 def check_settings(settings: Any) -> None:
-    """Of an estimator: numbers that must be positive, words that must be known."""
+    """Checks the settings of an estimator: numbers that must be positive, words that must be known.
+
+    :param settings: the estimator, with its settings as attributes.
+    :raises ValueError: for the first setting that is wrong.
+    """
     if settings.n_latents != "auto" and not (_is_integer(settings.n_latents) and settings.n_latents >= 1):
         raise ValueError(f"n_latents must be 'auto' or an integer of at least 1; got {settings.n_latents!r}")
     for name in ("steps", "restarts"):

@@ -27,10 +27,12 @@ _KERNELS = ("kernel_f", "kernel_w")
 def write_fit(
     path: str | Path, fitted: FittedNetwork, settings: dict[str, Any], names: list[str], *, with_data: bool
 ) -> None:
-    """Everything that :func:`read_fit` needs.
+    """Writes a fit to a file, with everything that :func:`read_fit` needs.
 
-    :param settings: the estimator's, by name.
-    :param names: of the input columns.
+    :param path: the file.
+    :param fitted: the fit.
+    :param settings: the estimator's settings, by name.
+    :param names: names of the input columns; empty if they have none.
     :param with_data: whether the training outputs go into the file.
     """
     model, outputs = fitted.model, fitted.outputs
@@ -67,11 +69,12 @@ def write_fit(
 def read_fit(
     path: str | Path, Y: Any, kernels: dict[str, Kernel | None], device: str | torch.device | None
 ) -> tuple[FittedNetwork, dict[str, Any], list[str]]:
-    """The fit in a file, the settings of its estimator, and the names of the input columns.
+    """Reads a fit, the settings of its estimator and the names of the input columns from a file.
 
+    :param path: the file.
     :param Y: the training outputs, if they are not in the file.
-    :param kernels: in place of those that a file cannot hold.
-    :param device: where to put it.
+    :param kernels: ``kernel_f`` and ``kernel_w``, in place of those that a file cannot hold; otherwise None.
+    :param device: the device to put the fit on; None takes the one in the file's settings.
     """
     tree = read_archive(path, _KIND)
     given = None if Y is None else read_outputs(Y)
@@ -134,7 +137,7 @@ def _find_outputs(
     device: torch.device,
     path: str | Path,
 ) -> tuple[OutputStatistics, OutputSource]:
-    """Statistics of the standardised outputs, and a source of the outputs as they came."""
+    """The statistics of the standardised outputs, and a source that reads the outputs as they came."""
     if tree.get("outputs") is not None:  # a file of the first version holds them standardised
         scaled = ArrayOutputs(tree["outputs"].to(device)).reshape(Size(output_shape))
         raw = StandardizedOutputs(scaled, -scaling.y_mean / scaling.y_scale, 1.0 / scaling.y_scale)
@@ -156,7 +159,7 @@ def _find_outputs(
 def _is_the_same(outputs: OutputSource, tree: dict[str, Any], scaling: Scaling) -> bool:
     if "Y" in tree:
         return outputs.digest() == tree["digest"]
-    scale = scaling.y_scale.to(outputs.dtype)  # version 1 took the fingerprint of what is standardised, in Y's type
+    scale = scaling.y_scale.to(outputs.dtype)  # version 1: fingerprint of the standardised outputs, in Y's type
     scaled = (outputs.read(slice(None)) - scaling.y_mean.to(outputs.dtype)).div_(scale)
     return digest(scaled) == tree["digest"]
 
@@ -166,7 +169,7 @@ def _other_outputs(path: str | Path) -> ArchiveError:
 
 
 def _usable_device(device: Any) -> str | None:
-    """The device as a word, or None (the CPU) where this machine has none such."""
+    """The device as a word, or None (the CPU) if this machine does not have it."""
     if device is None:
         return None
     try:

@@ -15,9 +15,10 @@ from pyro_gprn.outputs.selection import Outputs
 
 
 class Predictions:
-    """The half of the estimator that comes after fitting: new inputs in, outputs in their own units and kind out.
+    """The half of the estimator that comes after fitting: it takes new inputs, and predicts outputs as ``Y`` came.
 
-    It reads nothing but ``fitted_``, the record of the fit.
+    That is, predictions have the units, kind, type and shape of the training outputs ``Y``, and their names. Everything
+    is read from ``fitted_``, the record of the fit.
     """
 
     seed: int | None
@@ -29,6 +30,7 @@ class Predictions:
         The standard deviation includes the observation noise.
 
         :param X: new inputs, ``(N*, P)``.
+        :returns: the mean, ``(N*, d_1, …, d_M)``, or the mean and the standard deviation.
         """
         inputs = self._read_new(X)
         deviation = self.fitted_.empty(inputs) if return_std else None
@@ -40,18 +42,18 @@ class Predictions:
 
         :param X: new inputs, ``(N*, P)``.
         :param n: how many draws.
-        :param seed: of the draws: the same seed gives the same draws. None takes the estimator's; where that is None
-            too, every call gives other draws.
+        :param seed: the same seed gives the same draws. None takes the estimator's seed; if that is None too, every
+            call gives other draws.
         """
         inputs = self._read_new(X)
         draws = self.fitted_.sample(inputs, n, self.seed if seed is None else seed)
         return self.fitted_.template.wrap(draws, X, draws=True)
 
     def log_predictive_density(self, X: Any, Y: Any) -> Any:
-        """``log p(y*_nd | data)`` of each output on its own, as ``Y`` came at the fit; NaN where ``Y`` is.
+        """``log p(y*_nd | data)`` of each output on its own, in the kind and shape of predictions; NaN where ``Y`` is.
 
         :param X: new inputs, ``(N*, P)``.
-        :param Y: outputs there.
+        :param Y: outputs at these inputs, ``(N*, d_1, …, d_M)``.
         """
         check_rows(X, Y)
         inputs = self._read_new(X)
@@ -61,9 +63,11 @@ class Predictions:
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the mean, over all outputs together: ``1 − Σ (y − ŷ)² / Σ (y − ȳ_d)²`` over what is observed.
 
+        The names ``y`` and ``sample_weight`` are scikit-learn's.
+
         :param X: inputs, ``(N*, P)``.
-        :param y: outputs there, NaN where missing. (The name is scikit-learn's.)
-        :param sample_weight: how much each row counts, ``(N*,)``. (Likewise.)
+        :param y: outputs at these inputs, ``(N*, d_1, …, d_M)``, NaN where missing.
+        :param sample_weight: how much each row counts, ``(N*,)``.
         """
         check_rows(X, y)
         predicted = read_outputs(self.predict(X))
@@ -79,10 +83,11 @@ class Predictions:
         return (1.0 - errors / spread).item()
 
     def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
-        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the selected outputs, flattened.
+        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.
 
         :param X: new inputs, ``(N*, P)``.
-        :param outputs: which outputs, as for :func:`~pyro_gprn.posterior_predictive`; all of them are D² numbers.
+        :param outputs: a selection of outputs, as for :class:`~pyro_gprn.PosteriorPredictive`. Without one there are D²
+            numbers for each input.
         """
         return self.fitted_.correlation(self._read_new(X), outputs).cpu().numpy()
 

@@ -35,17 +35,17 @@ class GPRN(Network):
     :param n_latents: ``K``.
     :param kernel_f: kernel of the latent functions, any of ``pyro.contrib.gp.kernels`` (becomes float64), or words as
         :func:`~pyro_gprn.network.kernels.named_kernel` reads them: one length-scale for each input column, and the
-        scale fixed at 1, since that of f is not identified beside that of w. By default ``"rbf"``.
+        scale fixed at 1, since only the product of the scales of f and w is identified. By default ``"rbf"``.
     :param kernel_w: kernel of the weights, likewise; its scale is free.
     :param noise_f: ``σ_f``, a standard deviation.
     :param noise_y: ``σ_y``, one number, or one for each output with shape ``output_shape``.
-    :param jitter: added to the diagonals of K_f̂ and K_w, relative to them.
+    :param jitter: added to the diagonals of K_f̂ and K_w, relative to their means.
 
-    Another likelihood is a subclass with a method :meth:`likelihood` of its own (a Student-t, say); it trains by Pyro's
-    ``TraceMeanField_ELBO``, and predictions follow it.
+    For another likelihood (a Student-t, say), override :meth:`likelihood` in a subclass and train that with Pyro's
+    ``TraceMeanField_ELBO``; predictions use the new likelihood too.
 
-    Calling the model with ``Y``, ``(N, d_1, …, d_M)`` or ``(N, D)``, observes it; without, it draws from the
-    prior. ``mask``, of the shape of Y, is True where an output was observed.
+    Called with ``Y``, ``(N, d_1, …, d_M)`` or ``(N, D)``, the model observes it; called without, it draws outputs from
+    the prior. ``mask``, of the shape of Y, is True where an output was observed.
 
     >>> model = GPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(4, 3), n_latents=2)
     >>> model().shape
@@ -100,7 +100,7 @@ class GPRN(Network):
 
 
 def _clear(draw: Tensor, event_dim: int, n_plates: int) -> Tensor:
-    """Drops the ones with which Pyro, under an outer plate, keeps the places of the model's own plates."""
+    """Drops the dimensions of size 1 that Pyro adds under an outer plate, one for each of the model's own plates."""
     for _ in range(n_plates):
         if draw.dim() > event_dim and draw.shape[-1 - event_dim] == 1:
             draw = draw.squeeze(-1 - event_dim)

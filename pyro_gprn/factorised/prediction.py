@@ -1,7 +1,7 @@
 """Predictions from a posterior q(F) q(W).
 
 Weights and functions are independent of each other, so mean and variance are exact; given f* the signal is Gaussian,
-since the weights are. What the posterior is like at new inputs it says itself (posterior.py).
+since the weights are. How each kind of posterior is carried over to new inputs is said in posterior.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyro_gprn.prediction.base import Components, MixturePredictive, PosteriorPr
 from pyro_gprn.prediction.conditional import Conditional
 from pyro_gprn.pyro_state import isolated, white_noise
 
-#: How many draws of the functions densities are averaged over by default.
+#: Densities are averages over this many draws of the functions by default.
 N_DRAWS = 200
-#: How many draws of hyperparameters that have a spread predictions are averaged over.
+#: Predictions are averages over this many draws of hyperparameters, if a guide of theirs is more than a point.
 N_HYPERPARAMETERS = 32
 
 
@@ -37,11 +37,16 @@ class FactorisedPredictive(PosteriorPredictive):
     Gradients flow to ``X_new`` if it requires them (not through draws).
 
     :param model: the model.
-    :param guide: its posterior, trained.
-    :param X_new: ``(N*, P)``.
-    :param Y: the data, which a guide with ``mean="projected"`` needs if it has not seen them.
+    :param guide: its trained guide.
+    :param X_new: new inputs, ``(N*, P)``.
+    :param Y: the training outputs, which a guide with ``mean="projected"`` needs if it has not seen them.
     :param hyperparameters: values of those that have priors; by default the centre of their posteriors.
-    :param generator: of random numbers; None is torch's global state.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import KroneckerGuide
+    >>> model = GPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> FactorisedPredictive(model, KroneckerGuide(model), model.X[:2], torch.ones(5, 3)).mean().shape
+    torch.Size([2, 3])
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class FactorisedPredictive(PosteriorPredictive):
 
 
 class _GivenFunctions(Components):
-    """The Gaussians of the signal given draws of f*, ``(s, N*, K)``."""
+    """Component i is the Gaussian of the signal given draw i of f*; the draws are ``(s, N*, K)``."""
 
     def __init__(
         self, functions: Tensor, weights: WeightsAtNewRows, noise: Tensor, generator: torch.Generator | None

@@ -58,17 +58,17 @@ class Network(Hyperparameters):
         self.double().to(X.device)
 
     def as_function_kernel(self, kernel: Kernel) -> Kernel:
-        """A kernel asked for by name, as the latent functions' kernel."""
+        """Prepares a kernel that was asked for by name for the latent functions: its scale is held at 1."""
         return hold_scale(kernel)
 
     @property
     def n_rows(self) -> int:
-        """``N``."""
+        """The number of rows, ``N``."""
         return self.X.shape[0]
 
     @property
     def n_outputs(self) -> int:
-        """``D = d_1 ⋯ d_M``."""
+        """The number of outputs, ``D = d_1 ⋯ d_M``."""
         return self.output_shape.numel()
 
     def functions_factor(self) -> Tensor:
@@ -78,12 +78,13 @@ class Network(Hyperparameters):
 
     @torch.no_grad()
     def whitened_start(self, spread: float = 0.1, generator: torch.Generator | None = None) -> Tensor:
-        """Whitened functions ``V = L_f⁻¹F``, ``(N, K)``, where guides start.
+        """The whitened functions ``V = L_f⁻¹F``, ``(N, K)``, at which guides start.
 
-        The first function is the constant 1, the others are near zero: independent GPs that share one kernel.
+        The first function is the constant 1 and the others are near zero. There the network is nearly that of
+        independent GPs that share one kernel.
 
-        :param spread: standard deviation of the others.
-        :param generator: of random numbers; None is torch's global state.
+        :param spread: standard deviation of the others, whitened.
+        :param generator: source of random numbers; None uses torch's global state.
         """
         L = self.at_centre(self.functions_factor)
         constant = torch.linalg.solve_triangular(L, torch.ones_like(L[:, :1]), upper=False)

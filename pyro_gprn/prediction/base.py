@@ -1,4 +1,4 @@
-"""What predictions of every posterior share: selecting outputs, going block by block, mixing components."""
+"""What the predictions of every posterior share: selecting outputs, working block by block, mixing components."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ BLOCK_NUMBERS = 2**21
 def posterior_predictive(
     model: Network, posterior: Callable | Mapping[str, Tensor], X_new: Tensor, Y: Any = None, **settings: Any
 ) -> PosteriorPredictive:
-    """Outputs at new inputs, given the data: an object with mean, variance, joint draws and log density.
+    """Predicts outputs at new inputs: returns an object with their mean, variance, joint draws and log density.
 
-    A new model registers its own: ``posterior_predictive.register(MyModel, MyPredictive)``.
+    A new model registers its own kind: ``posterior_predictive.register(MyModel, MyPredictive)``.
 
     :param model: a :class:`~pyro_gprn.GPRN` or :class:`~pyro_gprn.CollapsedGPRN`.
-    :param posterior: its guide, trained; for a collapsed model also draws of its sites, as from MCMC.
-    :param X_new: ``(N*, P)``.
-    :param Y: the data, if model and guide have not seen them.
-    :param settings: ``generator`` of random numbers (None is torch's global state); ``n_draws``, how many components
-        the mixture of a collapsed model has.
+    :param posterior: its trained guide; for a collapsed model, draws of its sites, as from MCMC, will do too.
+    :param X_new: new inputs, ``(N*, P)``.
+    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if model and guide have not seen them.
+    :param settings: ``generator``, source of random numbers (None uses torch's global state); ``n_draws``, how many
+        components the mixture of a collapsed model has.
 
     >>> import torch
     >>> from pyro_gprn import GPRN, KroneckerGuide
@@ -50,34 +50,37 @@ def posterior_predictive(
 
 
 class Components(ABC):
-    """A mixture of s Gaussians over the signal at new inputs; component i is that given draw i of the functions."""
+    """A mixture of s Gaussians over the signal at new inputs; component i is p(signal given draw i of the functions).
 
-    n_components: int
+    Methods take a selection of outputs, and a block of b of the selected ones.
+    """
+
+    n_components: int  #: s
 
     @abstractmethod
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        """``(s, N*, b)``."""
+        """The mean of each component, ``(s, N*, b)``."""
 
     @abstractmethod
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        """Without observation noise, ``(s, N*, b)``."""
+        """The variance of each component, without observation noise, ``(s, N*, b)``."""
 
     @abstractmethod
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
-        """A draw around the mean from each of some components, joint over inputs and outputs, ``(c, N*, size)``."""
+        """One draw, less its mean, from each of c components, joint over inputs and outputs, ``(c, N*, size)``."""
 
     @abstractmethod
     def noise(self, chosen: OutputSelection) -> Tensor:
-        """Variance of the observation noise, ``(s or 1, 1, size or 1)``."""
+        """The variance of the observation noise, ``(s or 1, 1, size or 1)``."""
 
 
 class PosteriorPredictive(ABC):
     """Outputs at new inputs, given the data: mean, variance, joint draws and log density.
 
-    Made by :func:`~pyro_gprn.posterior_predictive`. Work goes block by block over the outputs: no array but a result
-    has both N* and D in it. Each method takes ``outputs``, a selection among them, and computes no others: for one
-    output mode an int, a slice or a sequence of ints; for several a tuple with one of these for each mode, or an int, a
-    slice or a sequence of ints that count the flattened outputs.
+    Made by :func:`~pyro_gprn.posterior_predictive`. Methods work block by block over the outputs: no array but a result
+    has both N* and D in its shape. Each takes a selection of outputs and computes no others. With one output mode,
+    ``outputs`` is an int, a slice or a sequence of ints. With several modes it is a tuple with one of these for each
+    mode, or an int, a slice or a sequence of ints that give positions among the flattened outputs.
 
     >>> from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(20, 30), n_latents=2)
@@ -101,13 +104,14 @@ class PosteriorPredictive(ABC):
 
     @abstractmethod
     def _noise(self, chosen: OutputSelection) -> Tensor:
-        """Variance of the observation noise, ``()`` or ``(size,)``."""
+        """The variance of the observation noise, ``()`` or ``(size,)``."""
 
     @abstractmethod
     def _components(self, n_draws: int | None, joint: bool) -> Components:
-        """A mixture that stands for the distribution of the signal: jointly, or at each new input on its own.
+        """A mixture that approximates the distribution of the signal.
 
-        :param n_draws: how many components; None for as many as suit.
+        :param n_draws: how many components; None for as many as suit the posterior.
+        :param joint: whether it must be right jointly over the new inputs, or only at each of them on its own.
         """
 
     @abstractmethod
@@ -115,14 +119,18 @@ class PosteriorPredictive(ABC):
         """How many numbers :meth:`_mean` and :meth:`_variance` hold for each output of a block."""
 
     def mean(self, outputs: Outputs = None, *, out: Tensor | None = None) -> Tensor:
-        """``E[y*]``, ``(N*, …)``.
+        """The mean ``E[y*]`` of the selected outputs, ``(N*, …)``.
 
-        :param out: flat, ``(N*, size)``, of any floating type, to write to in place of a new float64 tensor.
+        :param out: a tensor ``(N*, size)`` of any floating type, which is filled in place of a new float64 tensor.
         """
         return self._fill(outputs, self._mean, self._numbers_per_output()[0], out)
 
     def variance(self, outputs: Outputs = None, *, noise: bool = True, out: Tensor | None = None) -> Tensor:
-        """``Var[y*]``, ``(N*, …)``; without observation noise if ``noise`` is False. ``out`` as for :meth:`mean`."""
+        """The variance ``Var[y*]`` of the selected outputs, ``(N*, …)``.
+
+        :param noise: whether observation noise is included.
+        :param out: as for :meth:`mean`.
+        """
         if not noise:
             return self._fill(outputs, self._variance, self._numbers_per_output()[1], out)
 
@@ -148,7 +156,7 @@ class PosteriorPredictive(ABC):
 
     @torch.no_grad()
     def sample(self, n_draws: int, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
-        """Draws of y*, joint over inputs and outputs, ``(n_draws, N*, …)``."""
+        """Draws of y*, joint over inputs and outputs, ``(n_draws, N*, …)``; ``noise`` as for :meth:`variance`."""
         chosen = OutputSelection(outputs, self.output_shape)
         components = self._components(n_draws, joint=True)
         result = self.X_new.new_empty(n_draws, len(self.X_new), chosen.size)
@@ -166,10 +174,10 @@ class PosteriorPredictive(ABC):
     def log_density(self, Y_new: Tensor, outputs: Outputs = None, *, n_draws: int | None = None) -> Tensor:
         """``log p(y*_nd | data)`` of each new output on its own, ``(N*, …)``.
 
-        The average, over draws of the latent functions, of the density of y* given them.
+        The density is the average, over draws of the latent functions, of the density given the functions.
 
-        :param Y_new: the new outputs, or the selected ones of them, ``(N*, …)``.
-        :param n_draws: how many draws; by default as many as the mean is made of.
+        :param Y_new: values of the selected outputs at the new inputs, ``(N*, …)``.
+        :param n_draws: how many draws; by default as many as suit the posterior.
         """
         chosen = OutputSelection(outputs, self.output_shape)
         expected = Size((len(self.X_new),)) + chosen.shape
@@ -184,12 +192,12 @@ class PosteriorPredictive(ABC):
         return chosen.reshape(result)
 
     def _draw_observation(self, signal: Tensor, components: Components, chosen: OutputSelection, some: slice) -> Tensor:
-        """Outputs ``(c, N*, size)`` drawn given the signal of some components: Gaussian noise is added."""
+        """Draws outputs ``(c, N*, size)`` given the signal of c components ``some``: adds Gaussian noise."""
         scale = components.noise(chosen).sqrt().expand(components.n_components, *signal.shape[1:])[some]
         return signal + scale * white_noise(*scale.shape, like=scale, generator=self._generator)
 
     def _log_density_given(self, y: Tensor, components: Components, chosen: OutputSelection, block: slice) -> Tensor:
-        """``log p(y | component)``, ``(s, N*, b)``: the signal is Gaussian, and so is the noise."""
+        """``log p(y | component)``, ``(s, N*, b)``, where both the signal and the noise are Gaussian."""
         noise = components.noise(chosen)
         noise = noise[..., block] if noise.shape[-1] > 1 else noise
         scale = (components.variance(chosen, block) + noise).sqrt()
@@ -200,9 +208,11 @@ class PosteriorPredictive(ABC):
 
 
 class MixturePredictive(PosteriorPredictive):
-    """An equal mixture of predictions at the same new inputs: of draws of hyperparameters, of parts of a posterior.
+    """A mixture of predictions at the same new inputs in equal shares, such as one for each draw of hyperparameters.
 
+    :param model: the model of all parts.
     :param parts: the predictions that are mixed.
+    :param generator: source of random numbers; None uses torch's global state.
     """
 
     def __init__(self, model: Network, parts: Sequence[PosteriorPredictive], generator: torch.Generator | None) -> None:

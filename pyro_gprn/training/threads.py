@@ -18,9 +18,9 @@ MANY_ROWS = 300
 
 
 class _SharedLimit:
-    """A limit that is set when the first of its holders comes and taken back when the last one goes.
+    """A limit that is set when its first holder comes and taken back when its last one goes.
 
-    :param set_limit: sets it; returns what takes it back.
+    :param set_limit: sets the limit; returns a function that takes it back.
     """
 
     def __init__(self, set_limit: Callable[[], Callable[[], object]]) -> None:
@@ -57,11 +57,12 @@ _blas, _torch = _SharedLimit(_limit_blas), _SharedLimit(_limit_torch)
 
 @contextmanager
 def few_threads(n_rows: int) -> Iterator[None]:
-    """Lets SciPy's BLAS use one thread, and torch too while N×N matrices are small; all as before afterwards.
+    """Limits SciPy's BLAS to one thread, and torch too if N×N matrices are small; puts both back afterwards.
 
     Small matrices gain nothing from a second thread. With one of two cores taken by another process, a fit that takes
-    5 s took 112 s on two torch threads, which wait for each other between thousands of small operations. And between
-    its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two cores.
+    5 s took 112 s on two torch threads, which wait for each other between thousands of small operations. SciPy's BLAS
+    keeps a core busy while it waits between its tiny products; when torch needs that core, a fit takes four times as
+    long on two cores.
 
     :param n_rows: ``N``.
 
