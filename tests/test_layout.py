@@ -64,7 +64,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Everything of this package that a module imports, with the name that it imports: ``algebra.linalg.along_mode``."""
+    """Everything that a module imports of this package, such as ``algebra.linalg.along_mode``."""
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
