@@ -107,7 +107,9 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
                 objective(starts[0])
                 runs = [descend(start, TRIAL_STEPS) for start in starts]
                 descend(min(runs, key=lambda run: run.fun).x, STEPS)
-            except (_Stopped, KeyboardInterrupt):
+            except (_Stopped, KeyboardInterrupt) as stop:
+                if isinstance(stop, KeyboardInterrupt) and interruption.is_requested:  # the second Ctrl-C
+                    raise
                 interruption.request()
                 interruption.tell("training was interrupted before the first step; keeping independent GPs")
         objective.put(objective.best_at)

@@ -79,6 +79,7 @@ def read_fit(
     tree = read_archive(path, _KIND)
     given = None if Y is None else read_outputs(Y)
     with reading(path):
+        _check_types(tree)
         settings = dict(tree["settings"])
         settings["device"] = _usable_device(settings["device"] if device is None else device)
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
@@ -115,7 +116,7 @@ def _rebuild_fit(
         known=known,
         outputs=outputs,
         scaling=scaling,
-        template=Template.rebuild(tree["template"]),
+        template=_rebuild_template(tree, output_shape),
         output_shape=output_shape,
         present=present,
         kernels={name: settings[name] for name in _KERNELS},
@@ -126,6 +127,34 @@ def _rebuild_fit(
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         training_identity=tree.get("training_identity"),
     )
+
+
+def _check_types(tree: dict[str, Any]) -> None:
+    """Refuses, inside :func:`~pyro_gprn.archive.reading`, what is read later than the file is."""
+    kinds = {"settings": dict, "seed": int, "names": list, "losses": Tensor, "restarts": list, "latent_scores": dict}
+    for name, kind in kinds.items():
+        if not isinstance(tree[name], kind):
+            raise TypeError(f"its {name} is a {type(tree[name]).__name__}, not a {kind.__name__}")
+    if not all(isinstance(name, str) for name in tree["names"]):
+        raise TypeError("its names are not strings")
+    if tree["names"] and len(tree["names"]) != tree["model"]["X"].shape[1]:
+        raise ValueError(f"it names {len(tree['names'])} input columns of {tree['model']['X'].shape[1]}")
+    for run in tree["restarts"]:
+        if (
+            not isinstance(run["bound"], float)
+            or not isinstance(run["model"], dict)
+            or not isinstance(run["guide"], dict)
+        ):
+            raise TypeError("what it says of its restarts is no training run")
+    if not tree["restarts"]:
+        raise ValueError("it has no training run")
+
+
+def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Template:
+    template = Template.rebuild(tree["template"])
+    if int(np.prod(template.shape)) != int(np.prod(output_shape)):
+        raise ValueError(f"its template is of outputs {template.shape}, and its model of outputs {output_shape}")
+    return template
 
 
 def _find_outputs(

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from pyro_gprn.archive import reading
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
@@ -272,7 +273,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         :param device: the device to put it on; by default the one it was fitted on, or the CPU if that does not exist.
         """
         fitted, settings, names = read_fit(path, Y, {"kernel_f": kernel_f, "kernel_w": kernel_w}, device)
-        regressor = cls(**settings)
+        with reading(path):
+            regressor = cls(**settings)
         regressor.n_features_in_ = fitted.model.X.shape[1]
         if names:
             regressor.feature_names_in_ = np.array(names, dtype=object)

@@ -194,6 +194,9 @@ class Template:
     @classmethod
     def rebuild(cls, description: Mapping[str, Any]) -> Template:
         """The template that :meth:`describe` described, also in a file of the first version, without attributes."""
+        library, dtype = description["library"], description["dtype"]
+        if library not in ("numpy", "torch", "pandas", "xarray") or dtype not in ("float32", "float64"):
+            raise ValueError(f"its outputs are of library {library!r} and type {dtype!r}, which are not known")
         if "columns" in description:
             names = rebuild_index(description["columns"])
         else:
@@ -210,9 +213,9 @@ class Template:
             labels[name] = Coordinate((name,), rebuild_array(values), {})
         levels = ([rebuild_label(name) for name in each] for each in description.get("levels", []))
         return cls(
-            description["library"],
+            library,
             tuple(description["shape"]),
-            description["dtype"],
+            dtype,
             names,
             labels,
             rebuild_label(description.get("name")),

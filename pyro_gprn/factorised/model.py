@@ -18,6 +18,7 @@ from pyro_gprn.factorised.likelihood import NetworkNormal
 from pyro_gprn.factorised.observation import Observation, check_own_forward
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_outputs
+from pyro_gprn.pyro_state import isolated
 
 
 class GPRN(Network):
@@ -57,7 +58,8 @@ class GPRN(Network):
         n_modes = len(self.output_shape)
         sizes = {"data": self.n_rows} | {f"output_{m}": size for m, size in enumerate(self.output_shape, 1)}
         # Made once: a plate lists its indices when it is made.
-        self._plates = [pyro.plate(name, size, dim=m - n_modes - 1) for m, (name, size) in enumerate(sizes.items())]
+        with isolated():  # making a plate is a Pyro site, which is no business of an outer handler
+            self._plates = [pyro.plate(name, size, dim=m - n_modes - 1) for m, (name, size) in enumerate(sizes.items())]
 
     @pyro_method
     def prior(self) -> tuple[MatrixNormal, TensorNormal]:

@@ -18,6 +18,7 @@ from pyro_gprn.factorised.elbo import expected_log_likelihood
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.pyro_state import new_generator, new_seed
 from pyro_gprn.training.fit import Fit, TrainingSettings, train
 from pyro_gprn.training.loop import Trainee, descend
 from pyro_gprn.training.ranges import Ranges
@@ -105,6 +106,7 @@ class KroneckerTrainee(Trainee):
         self.guide = guide
         self._Y, self._mask = _values(known, is_projected=guide.mean == "projected")
         self.ranges = Ranges(model, known)
+        self._evaluation_seed = new_seed(generator) if model.has_spread else 0  # of hyperparameters
         self._update_mean()
         parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
@@ -112,7 +114,7 @@ class KroneckerTrainee(Trainee):
     def step(self) -> float:
         self.optimiser.zero_grad()
         try:
-            loss = -self._bound()
+            loss = -self._bound(self._generator)
         except NotPositiveDefiniteError:
             return math.nan
         if descend(self.optimiser, loss):
@@ -122,14 +124,14 @@ class KroneckerTrainee(Trainee):
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            return self._bound().item()
+            return self._bound(new_generator(self._evaluation_seed)).item()
         except NotPositiveDefiniteError:
             return -math.inf
 
-    def _bound(self) -> Tensor:
+    def _bound(self, generator: torch.Generator) -> Tensor:
         """The bound of :class:`~pyro_gprn.ClosedFormELBO`, without the cost of tracing model and guide."""
         (posteriors, priors, noise), log_prior = self.model.with_log_prior(
-            lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), self._generator
+            lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), generator
         )
         bound = expected_log_likelihood(*posteriors, self._Y, noise, self._mask)
         for q, prior in zip(posteriors, priors, strict=True):

@@ -117,18 +117,24 @@ class ArrayOutputs(OutputSource):
 
     def read(self, positions: slice | Tensor) -> Tensor:
         if self._flat is not None:
-            return as_tensor(self._flat[:, positions])
+            index: Any = positions
+            if isinstance(positions, Tensor) and not isinstance(self._flat, Tensor):
+                index = positions.numpy()  # NumPy would take a tensor of one number for that number
+            return as_tensor(self._flat[:, index])
+        nothing = torch.empty(self.n_rows, 0, dtype=self.dtype, device=self.device)
         if isinstance(positions, slice):
             start, stop, _ = positions.indices(self.n_outputs)
-            return torch.cat([as_tensor(part).reshape(self.n_rows, -1) for part in self._parts(start, stop, ())], dim=1)
-        if len(positions) == 0:
-            return torch.empty(self.n_rows, 0, dtype=self.dtype, device=self.device)
-        return torch.cat([self.read(run) for run in _runs(positions.tolist())], dim=1)
+            parts = [as_tensor(part).reshape(self.n_rows, -1) for part in self._parts(start, stop, ())]
+        else:
+            parts = [self.read(run) for run in _runs(positions.tolist())]
+        return torch.cat([nothing, *parts], dim=1)
 
     def _parts(self, start: int, stop: int, fixed: tuple[int, ...]) -> Iterator[Any]:
         """Slices of the array with the outputs from ``start`` to ``stop``, counted within the ``fixed`` indices."""
         # Outputs are counted row-major, so an index of the next mode stands for a slab of them. What begins or ends
         # inside a slab is looked for one mode further on; the whole slabs between come in one slice.
+        if start >= stop:
+            return
         modes = self.shape[1 + len(fixed) :]
         if len(modes) <= 1:
             index: tuple[int | slice, ...] = (slice(None), *fixed, slice(start, stop))
@@ -284,6 +290,8 @@ def _flat_view(array: Any) -> Any:
 
 def _runs(positions: list[int]) -> Iterator[slice]:
     """Positions as slices: one for each run of neighbouring positions."""
+    if not positions:
+        return
     start = previous = positions[0]
     for position in positions[1:]:
         if position != previous + 1:
@@ -294,7 +302,7 @@ def _runs(positions: list[int]) -> Iterator[slice]:
 
 
 def _torch_dtype(dtype: Any) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+    return torch.from_numpy(np.empty(0, dtype=np.dtype(dtype).newbyteorder("="))).dtype
 
 
 def _owner(array: Any) -> Any:

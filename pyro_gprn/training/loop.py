@@ -131,6 +131,8 @@ class TrainingRun:
                     save()
                     saved = step + 1
         except KeyboardInterrupt:  # raised if another handler of the signal is in place
+            if interruption.is_requested:  # the second Ctrl-C
+                raise
             interruption.request()
         bar.close()
         if interruption.is_requested:
