@@ -143,7 +143,7 @@ class _Chosen(Components):
     ) -> None:
         available = len(mixture.coefficients)
         n = available if n is None else n
-        rounds = [torch.randperm(available, generator=generator) for _ in range(-(-n // available))]
+        rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
         self._draws = torch.cat(rounds)[:n]
         self._mixture, self._known, self._generator = mixture, known, generator
         self.n_components = n

@@ -134,7 +134,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
 
 
 def _seconds_of_a_cholesky(n_rows: int) -> float:
-    matrix = torch.eye(n_rows, dtype=torch.float64)
+    matrix = torch.eye(n_rows, dtype=torch.float64, device="cpu")
     begin = time.perf_counter()
     torch.linalg.cholesky(matrix)
     return time.perf_counter() - begin

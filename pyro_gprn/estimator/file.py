@@ -140,11 +140,8 @@ def _check_types(tree: dict[str, Any]) -> None:
     if tree["names"] and len(tree["names"]) != tree["model"]["X"].shape[1]:
         raise ValueError(f"it names {len(tree['names'])} input columns of {tree['model']['X'].shape[1]}")
     for run in tree["restarts"]:
-        if (
-            not isinstance(run["bound"], float)
-            or not isinstance(run["model"], dict)
-            or not isinstance(run["guide"], dict)
-        ):
+        parts = {"bound": float, "model": dict, "guide": dict}
+        if not all(isinstance(run[name], kind) for name, kind in parts.items()):
             raise TypeError("what it says of its restarts is no training run")
     if not tree["restarts"]:
         raise ValueError("it has no training run")

@@ -217,7 +217,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             return LatentChoice(self.n_latents), None
         seed = 0 if self.seed is None else self.seed  # the same folds again when a search is resumed
         n_outputs = data.known.source.n_outputs
-        scored = torch.randperm(n_outputs, generator=new_generator(seed))[:N_SCORED].sort().values
+        scored = torch.randperm(n_outputs, device="cpu", generator=new_generator(seed))[:N_SCORED].sort().values
         truth = data.known.source.read(scored)
         steps = (inference.steps if self.steps is None else self.steps) // 2 or 1
 

@@ -75,12 +75,16 @@ class GPRN(Network):
         """The distribution of the outputs given the signal ``W f``, ``(…, d_1, …, d_M)``: ``Normal(signal, σ_y²)``."""
         return Normal(signal, self.noise_y)
 
+    @property
+    def is_gaussian(self) -> bool:
+        """True if the likelihood is the network's own, for which the bound is closed form."""
+        return type(self).likelihood is GPRN.likelihood
+
     def observation(self) -> Observation:
         """The likelihood as predictions need it."""
-        is_gaussian = type(self).likelihood is GPRN.likelihood
         if type(self).forward is not GPRN.forward:
             check_own_forward(self)
-        return Observation(self.likelihood, self.output_shape, self.X, is_gaussian)
+        return Observation(self.likelihood, self.output_shape, self.X, self.is_gaussian)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:
@@ -91,7 +95,7 @@ class GPRN(Network):
         w = pyro.sample("w", prior_w)
         n_plates = len(self._plates)
         likelihood = NetworkNormal(_clear(f, 2, n_plates), _clear(w, 1 + n_plates, n_plates), self.noise_y)
-        if type(self).likelihood is not GPRN.likelihood:
+        if not self.is_gaussian:
             likelihood = self.likelihood(likelihood.mean)
         if Y is not None and mask is not None:
             likelihood, Y = likelihood.mask(mask), torch.where(mask, Y, 0.0)

@@ -54,6 +54,11 @@ def fit_kronecker(
     >>> fit.bound >= fit.start
     True
     """
+    if not model.is_gaussian:
+        raise ValueError(
+            f"fit_kronecker trains by the closed-form bound, but {type(model).__name__} has a likelihood of its own:"
+            " train it by pyro.infer.SVI with TraceMeanField_ELBO"
+        )
     how = TrainingSettings(steps, learning_rate, **settings)
     known = Y if isinstance(Y, OutputStatistics) else OutputStatistics.of(Y)
 
@@ -71,7 +76,7 @@ def fit_kronecker(
 
 def _start_from_independent(model: GPRN, known: OutputStatistics) -> None:
     """Fits independent GPs by a collapsed model, and takes over its noise and its kernel of the weights."""
-    constant = Constant(model.X.shape[1])
+    constant = Constant(model.X.shape[1], variance=model.X.new_ones(()))
     kernel_w = copy.deepcopy(model.kernel_w)
     independent = CollapsedGPRN(model.X, model.output_shape, 1, kernel_f=constant, kernel_w=kernel_w)
     fit_independent(independent, known)

@@ -21,7 +21,7 @@ def check_inputs(X: Tensor, n_columns: int | None = None, name: str = "X") -> Te
     tensor([[1., 2.],
             [3., 4.]], dtype=torch.float64)
     """
-    X = torch.as_tensor(X)
+    X = X if isinstance(X, Tensor) else torch.as_tensor(X)  # which would move a tensor to torch's default device
     if X.dim() != 2:
         hint = "; for one input column use X[:, None]" if X.dim() == 1 else ""
         raise ValueError(f"{name} must have shape (N, P), one row for each example; got {tuple(X.shape)}{hint}")
@@ -100,7 +100,7 @@ def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str
     >>> check_output_array(torch.ones(2, 12), 2, Size((3, 4)), "Y").shape
     torch.Size([2, 3, 4])
     """
-    array = torch.as_tensor(array)
+    array = array if isinstance(array, Tensor) else torch.as_tensor(array)
     expected = Size((n_rows, *output_shape))
     if array.dim() < 2 or array.shape[0] != n_rows:
         raise ValueError(

@@ -18,6 +18,7 @@ from pyro.contrib.gp.parameterized import Parameterized
 from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import biject_to
 
 from pyro_gprn.pyro_state import isolated
 
@@ -69,6 +70,16 @@ class Hyperparameters(Parameterized):
         """True if the guide of at least one hyperparameter is a distribution rather than a point."""
         guides = [guide for module in self.modules() for guide, _ in getattr(module, "_guides", {}).values()]
         return any(guide is not dist.Delta for guide in guides)
+
+    def describe_priors(self) -> list[str]:
+        """The priors in words that tell one from another: whose it is, its class, and its density at one point."""
+        words = []
+        for prefix, module in self.named_modules():
+            for name, prior in getattr(module, "_priors", {}).items():
+                point = biject_to(prior.support)(torch.full(prior.shape(), 0.3))
+                density = prior.log_prob(point).sum().item()
+                words.append(f"{prefix}.{name} {type(prior).__name__} {density:.12g}".lstrip("."))
+        return words
 
     def hyperparameters(self) -> dict[str, Tensor]:
         """The current (or drawn) values of all hyperparameters, by name."""

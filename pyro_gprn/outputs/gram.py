@@ -95,7 +95,7 @@ class OutputStatistics:
     def never_observed(self) -> Tensor:
         """Positions, among the flattened outputs, of those that are missing in every row."""
         if self.pattern_of is None:
-            return torch.arange(self.source.n_outputs if not self.observed.any() else 0)
+            return torch.arange(self.source.n_outputs if not self.observed.any() else 0, device="cpu")
         return (~self.observed.any(1))[self.pattern_of].nonzero().flatten()
 
     def patterns_at(self, positions: slice | Tensor) -> Tensor:

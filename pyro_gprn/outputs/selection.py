@@ -51,7 +51,7 @@ class OutputSelection:
         self.shape = Size(len(index) for dropped, index in kept if not dropped)
         self.size = Size(len(index) for index in self.indices).numel()
         self._is_everything = outputs is None
-        self._flat = torch.zeros((), dtype=torch.long)  # positions of the selected outputs
+        self._flat = torch.zeros((), dtype=torch.long, device="cpu")  # positions of the selected outputs
         if not self._is_everything:
             for index, size in zip(self.indices, sizes, strict=True):
                 self._flat = self._flat.unsqueeze(-1) * size + index
@@ -63,7 +63,7 @@ class OutputSelection:
 
     def all_positions(self) -> Tensor:
         """The positions of the selected outputs among all outputs, flattened, ``(size,)``."""
-        return torch.arange(self.size) if self._is_everything else self._flat
+        return torch.arange(self.size, device="cpu") if self._is_everything else self._flat
 
     def blocks(self, size: int) -> Iterator[slice]:
         """The selected outputs in blocks of at most ``size``."""
@@ -91,7 +91,7 @@ class OutputSelection:
     def variances(self, factors: Sequence[Factor], block: slice = slice(None)) -> Tensor:
         """The diagonal of the Kronecker product of the modes' covariances at a block of selected outputs, ``(b,)``."""
         positions = self.positions(block)
-        places = torch.arange(*positions.indices(self.size)) if isinstance(positions, slice) else positions
+        places = self.all_positions()[block] if isinstance(positions, slice) else positions
         by_mode = torch.unravel_index(places, self.output_shape)
         return reduce(torch.mul, (factor.variance()[index] for factor, index in zip(factors, by_mode, strict=True)))
 
@@ -105,16 +105,17 @@ def evenly_spread(output_shape: Sequence[int], n: int) -> tuple[list[int], ...]:
     ([0, 1, 3, 4], [0, 33, 66, 99])
     """
     each = max(output_shape) if Size(output_shape).numel() <= n else max(1, int(n ** (1 / len(output_shape))))
-    return tuple(torch.linspace(0, size - 1, min(size, each)).round().long().unique().tolist() for size in output_shape)
+    spread = (torch.linspace(0, size - 1, min(size, each), device="cpu") for size in output_shape)
+    return tuple(places.round().long().unique().tolist() for places in spread)
 
 
 def _index(choice: ModeChoice, size: int) -> Tensor:
     """The selection within one mode as a vector of indices."""
     if isinstance(choice, slice):
         picked = range(size)[choice]
-        index = torch.arange(picked.start, picked.stop, picked.step) if picked else torch.arange(0)
+        index = torch.arange(*((picked.start, picked.stop, picked.step) if picked else (0,)), device="cpu")
     else:
-        requested = torch.as_tensor(choice).reshape(-1)
+        requested = torch.as_tensor(choice, device="cpu").reshape(-1)
         if requested.is_floating_point() or requested.dtype == torch.bool:
             raise ValueError(f"outputs must be selected by ints or slices; got {choice!r}")
         if ((requested < -size) | (requested >= size)).any():

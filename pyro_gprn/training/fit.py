@@ -123,6 +123,7 @@ def fit_identity(
         "data": f"{digest(model.X)} {known.source.digest()}",
         "start": digest(*start),
         "kernels": [kernel_words(model.kernel_f), kernel_words(model.kernel_w)],
+        "priors": model.describe_priors(),
         "n_latents": model.n_latents,
         "steps": settings.steps,
         "learning_rate": settings.learning_rate,

@@ -91,7 +91,7 @@ class TrainingRun:
             "parameters": self._parameters(),
             "optimiser": self._trainee.optimiser.state_dict()["state"],
             "schedule": self._schedule.state(),
-            "losses": torch.tensor(self._losses, dtype=torch.float64),
+            "losses": torch.tensor(self._losses, dtype=torch.float64, device="cpu"),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ class Restarts(Generic[AnyTrainee]):
             {
                 "start": outcome.start,
                 "bound": outcome.bound,
-                "losses": torch.tensor(outcome.losses, dtype=torch.float64),
+                "losses": torch.tensor(outcome.losses, dtype=torch.float64, device="cpu"),
                 "model": copy_state(self._model),
                 "guide": copy_state(trainee.guide),
             }

@@ -68,7 +68,7 @@ def choose_latents(
         tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress) as bar,
     ):
         for K in (each for each in candidates if each not in by_row):
-            rows = torch.full((n_rows,), math.nan, dtype=torch.float64)
+            rows = torch.full((n_rows,), math.nan, dtype=torch.float64, device="cpu")
             for kept, held_out in folds:
                 found = score(torch.from_numpy(kept), torch.from_numpy(held_out), K)
                 if interruption.is_requested:  # the fold was cut short: its score says nothing
