@@ -13,6 +13,7 @@ import pytest
 import torch
 from pyro.infer.inspect import get_model_relations
 from pyro.nn import PyroSample
+from quick import quick_starts
 from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import GPRN, CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
@@ -24,6 +25,12 @@ from pyro_gprn.outputs.selection import OutputSelection
 X = np.random.default_rng(0).uniform(size=(10, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(4)) + X[:, 1:]
 X_NEW = X[:3] + 0.05
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_starts():
+        yield
 
 
 def make(**settings):
@@ -133,29 +140,29 @@ def test_a_file_with_something_of_the_wrong_type_is_damaged(fitted, tree, edit):
     assert not surprises, "\n".join(f"{name}: {each}" for name, each in surprises.items())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda tree: tree["settings"].update(colour="red"),
-        lambda tree: tree["settings"].update(inference="exact"),
-        lambda tree: tree["settings"].update(device=[1]),
-        lambda tree: tree.update(n_latents=3),
-        lambda tree: tree.update(output_shape=[2, 5]),
-        lambda tree: tree.update(losses="none"),
-        lambda tree: tree["kernels"].update(kernel_w={"rbf": [0, 7]}),
-        lambda tree: tree["kernels"].update(kernel_w={"sum": [1.0]}),
-        lambda tree: tree["kernels"].update(kernel_w="rbf"),
-        lambda tree: tree["model"].update(X=torch.ones(4, 2)),
-        lambda tree: tree["model"].update(X=torch.full((10, 2), torch.nan)),
-        lambda tree: tree["guide"].clear(),
-        lambda tree: tree["scaling"].update(y_mean=torch.ones(3)),
-        lambda tree: tree["template"].update(library="polars"),
-        lambda tree: tree["template"].update(dtype="object"),
-        lambda tree: tree["template"].update(shape=[7]),
-    ],
-)
+EDITS = {
+    "unknown setting": lambda tree: tree["settings"].update(colour="red"),
+    "unknown inference": lambda tree: tree["settings"].update(inference="exact"),
+    "impossible device": lambda tree: tree["settings"].update(device=[1]),
+    "another number of functions": lambda tree: tree.update(n_latents=3),
+    "another shape of outputs": lambda tree: tree.update(output_shape=[2, 5]),
+    "losses in words": lambda tree: tree.update(losses="none"),
+    "kernel of columns that are not there": lambda tree: tree["kernels"].update(kernel_w={"rbf": [0, 7]}),
+    "sum of one": lambda tree: tree["kernels"].update(kernel_w={"sum": [1.0]}),
+    "kernel in words": lambda tree: tree["kernels"].update(kernel_w="rbf"),
+    "fewer inputs": lambda tree: tree["model"].update(X=torch.ones(4, 2)),
+    "unknown inputs": lambda tree: tree["model"].update(X=torch.full((10, 2), torch.nan)),
+    "empty guide": lambda tree: tree["guide"].clear(),
+    "fewer means": lambda tree: tree["scaling"].update(y_mean=torch.ones(3)),
+    "unknown library": lambda tree: tree["template"].update(library="polars"),
+    "impossible type": lambda tree: tree["template"].update(dtype="object"),
+    "shape of more outputs": lambda tree: tree["template"].update(shape=[7]),
+}
+
+
+@pytest.mark.parametrize("change", EDITS)
 def test_an_edited_file_is_damaged(edit, change):
-    path = edit(change)
+    path = edit(EDITS[change])
     with pytest.raises(ArchiveError):
         GPRNRegressor.load(path)
 

@@ -6,6 +6,7 @@ fails as soon as it meets the data, which are on the CPU: as it would beside dat
 
 import pytest
 import torch
+from quick import quick_starts
 
 from pyro_gprn import (
     GPRN,
@@ -15,7 +16,6 @@ from pyro_gprn import (
     posterior_predictive,
     sample_weights,
 )
-from pyro_gprn.collapsed import starts
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
 from pyro_gprn.factorised import fit_kronecker
 from pyro_gprn.outputs.source import ArrayOutputs
@@ -29,10 +29,10 @@ HOLES[2:4, 1, :2] = torch.nan
 SELECTIONS = [None, (1, slice(0, 3)), [7, 0]]
 
 
-@pytest.fixture(autouse=True)
-def _quick_starts(monkeypatch):
-    monkeypatch.setattr(starts, "TRIAL_STEPS", 1)
-    monkeypatch.setattr(starts, "STEPS", 2)
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_starts():
+        yield
 
 
 def generator():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from quick import quick_starts
 
 from pyro_gprn import (
     GPRN,
@@ -31,6 +32,12 @@ PHASES = np.random.default_rng(1).permutation(np.linspace(0, 6, 150))  # neighbo
 TABLE = np.sin(3 * X[:, :1] + PHASES) + X[:, 1:]
 Y = TABLE[:, :6]
 X_NEW = X[:4] + 0.05
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_starts():
+        yield
 
 
 def make(**settings):

@@ -1,20 +1,17 @@
 """Ctrl-C ends a fit soon, wherever it is, at the best that was reached; a second one ends the program as usual."""
 
-import dataclasses
-import functools
 import signal
 import threading
 
 import numpy as np
 import pytest
 import torch
+from quick import counted_fits
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 from pyro_gprn.collapsed import starts
-from pyro_gprn.estimator import regressor
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training.interruption import noticed_interrupts
-from pyro_gprn.training.selection import choose_latents
 
 X = np.linspace(0, 1, 12)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
@@ -100,31 +97,15 @@ def test_ctrl_c_while_the_data_are_read_leaves_independent_gps(which):
 
 
 @pytest.fixture
-def fits(monkeypatch):
-    """Counts fits with K functions, as a list of K; Ctrl-C comes in place ``interrupt_at``."""
-
-    class Fits(list):
-        interrupt_at = None
-
-    counted, fit = Fits(), INFERENCES["collapsed"].fit
-
-    def count(model, known, **settings):
-        if len(counted) == counted.interrupt_at:
-            press_ctrl_c()
-        counted.append(model.n_latents)
-        return fit(model, known, **settings)
-
-    monkeypatch.setitem(INFERENCES, "collapsed", dataclasses.replace(INFERENCES["collapsed"], fit=count))
-    monkeypatch.setattr(regressor, "choose_latents", functools.partial(choose_latents, candidates=(1, 2, 3)))
-    monkeypatch.setattr(starts, "TRIAL_STEPS", 1)
-    monkeypatch.setattr(starts, "STEPS", 1)
-    return counted
+def fits():
+    with counted_fits(candidates=(1, 2, 3), happens=press_ctrl_c) as counted:
+        yield counted
 
 
 @INTERRUPTED
 @pytest.mark.parametrize(("interrupt_at", "scored"), [(0, set()), (1, set()), (4, {1}), (6, {1, 2})])
 def test_ctrl_c_in_the_search_for_the_number_of_functions_ends_everything(fits, interrupt_at, scored):
-    fits.interrupt_at = interrupt_at
+    fits.happens_at = interrupt_at
     steps = []
     with pytest.warns(UserWarning, match="the choice of n_latents was interrupted"):
         r = make(n_latents="auto").fit(X, Y, callback=lambda step, bound: steps.append(step))
@@ -139,10 +120,10 @@ def test_ctrl_c_in_the_search_for_the_number_of_functions_ends_everything(fits, 
 def test_a_search_that_was_interrupted_goes_on_from_its_checkpoint(fits, tmp_path):
     unbroken = make(n_latents="auto").fit(X, Y)
     fits.clear()
-    fits.interrupt_at = 4
+    fits.happens_at = 4
     make(n_latents="auto", checkpoint=tmp_path / "fit").fit(X, Y)
     fits.clear()
-    fits.interrupt_at = None
+    fits.happens_at = None
     resumed = make(n_latents="auto", checkpoint=tmp_path / "fit").fit(X, Y)
     assert fits == [2, 2, 2, 3, 3, 3, unbroken.n_latents_]
     assert resumed.latent_scores_ == unbroken.latent_scores_

@@ -182,7 +182,7 @@ def test_data_make_the_posterior_of_a_hyperparameter_narrower_than_its_prior(nam
     outputs = torch.sin(5 * inputs + torch.linspace(0, 3, 20))
     model = (CollapsedGPRN if name == "collapsed" else GPRN)(inputs, 20, 1, kernel_w=with_wide_start())
     fit = fit_collapsed if name == "collapsed" else fit_kronecker
-    fit(model, outputs, steps=150, seed=0, progress=False)
+    fit(model, outputs, steps=120, seed=0, progress=False)
     assert model.kernel_w.lengthscale_scale < 0.8  # the prior's is 1
     assert -2.5 < model.kernel_w.lengthscale_loc < 0.5  # of the logarithm
 
@@ -192,4 +192,3 @@ def test_the_estimator_takes_a_kernel_with_a_prior_and_predicts_the_same_again(i
     monkeypatch.setattr(factorised, "N_HYPERPARAMETERS", 8)
     r = GPRNRegressor(1, inference=inference, kernel_w=with_wide_start(), steps=3, seed=0, progress=False).fit(X, Y)
     assert torch.equal(r.predict(X_NEW), r.predict(X_NEW))
-    assert torch.equal(r.sample(X_NEW, 3), r.sample(X_NEW, 3))

@@ -1,20 +1,15 @@
 """A checkpoint belongs to one fit, and a program that is started again trains nothing twice."""
 
-import dataclasses
-import functools
-
 import numpy as np
 import pyro.contrib.gp.kernels as kernels
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro.nn import PyroSample
+from quick import counted_fits, quick_starts
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
-from pyro_gprn.collapsed import starts
-from pyro_gprn.estimator import regressor
 from pyro_gprn.estimator.inference import INFERENCES
-from pyro_gprn.training.selection import choose_latents
 
 X = np.linspace(0, 1, 9)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
@@ -24,10 +19,10 @@ class Killed(Exception):
     """Stands for kill -9: nothing catches it."""
 
 
-@pytest.fixture(autouse=True)
-def _quick_starts(monkeypatch):
-    monkeypatch.setattr(starts, "TRIAL_STEPS", 1)
-    monkeypatch.setattr(starts, "STEPS", 2)
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_starts():
+        yield
 
 
 def make(path, **settings):
@@ -119,24 +114,14 @@ def test_a_warm_start_from_another_fit_is_refused_by_its_checkpoint(tmp_path):
         r.set_params(checkpoint=tmp_path / "fit").fit(X, Y)
 
 
+def kill():
+    raise Killed
+
+
 @pytest.fixture
-def fits(monkeypatch):
-    """Counts fits with K functions, as a list of K; the one in place ``stop_at`` is killed."""
-
-    class Fits(list):
-        stop_at = None
-
-    counted, fit = Fits(), INFERENCES["collapsed"].fit
-
-    def count(model, known, **settings):
-        if len(counted) == counted.stop_at:
-            raise Killed
-        counted.append(model.n_latents)
-        return fit(model, known, **settings)
-
-    monkeypatch.setitem(INFERENCES, "collapsed", dataclasses.replace(INFERENCES["collapsed"], fit=count))
-    monkeypatch.setattr(regressor, "choose_latents", functools.partial(choose_latents, candidates=(1, 2)))
-    return counted
+def fits():
+    with counted_fits(candidates=(1, 2), happens=kill) as counted:
+        yield counted
 
 
 def test_a_search_for_the_number_of_functions_that_is_over_fits_no_fold_again(tmp_path, fits):
@@ -156,11 +141,11 @@ def test_a_search_for_the_number_of_functions_that_is_over_fits_no_fold_again(tm
 def test_a_search_that_was_killed_goes_on_with_the_first_number_that_lacks_a_fold(tmp_path, fits, stop_at, expected):
     unbroken = make(None, n_latents="auto").fit(X, Y)
     fits.clear()
-    fits.stop_at = stop_at
+    fits.happens_at = stop_at
     with pytest.raises(Killed):
         make(tmp_path / "fit", n_latents="auto").fit(X, Y)
     fits.clear()
-    fits.stop_at = None
+    fits.happens_at = None
     resumed = make(tmp_path / "fit", n_latents="auto").fit(X, Y)
     assert fits == [*expected, unbroken.n_latents_]
     assert resumed.latent_scores_ == unbroken.latent_scores_

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from quick import quick_starts
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's documented way to see every operation
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed, posterior_predictive
-from pyro_gprn.collapsed import starts
 from pyro_gprn.outputs import source as source_module
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory, gram_matrix
 from pyro_gprn.outputs.source import SAMPLE_SIZE, ArrayOutputs, Identity
@@ -238,16 +238,14 @@ def large(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("has_holes", [False, True])
-def test_no_array_of_the_size_of_the_outputs_is_made(large, has_holes, monkeypatch):
-    monkeypatch.setattr(starts, "TRIAL_STEPS", 1)  # every operation is looked at: few are enough
-    monkeypatch.setattr(starts, "STEPS", 1)
+def test_no_array_of_the_size_of_the_outputs_is_made(large, has_holes):
     Y = np.load(large, mmap_mode="c")  # changes stay in memory
     if has_holes:
         Y[3, :, 0] = np.nan
     X = np.linspace(0, 1, 40)[:, None]
     tracemalloc.start()
     try:
-        with Largest(Y) as largest:
+        with Largest(Y) as largest, quick_starts():
             r = GPRNRegressor(1, steps=2, seed=0, progress=False).fit(X, Y)
             r.predict(X[:2], return_std=True)
             gram_matrix(Y, chunk_bytes=2**20)

@@ -11,12 +11,19 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.nn import PyroSample
+from quick import quick_starts
 
 from pyro_gprn import GPRNRegressor
 
 X = np.random.default_rng(0).uniform(size=(14, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:]
 X_NEW = X[:5] + 0.05
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with quick_starts():
+        yield
 
 
 def make(**settings):
