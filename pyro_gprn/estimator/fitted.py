@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, output_correlation
+from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.scaling import Scaling
@@ -21,6 +21,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import new_generator
 
 #: Numbers that one block of new inputs may hold: draws × training rows × new rows.
@@ -46,6 +47,7 @@ class FittedNetwork:
     :param losses: the best run's, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
     :param training_identity: what the fit depended on, if it had a checkpoint: a warm start goes on from it.
+    :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
     """
 
     model: Network
@@ -63,11 +65,25 @@ class FittedNetwork:
     losses: Tensor
     latent_scores: dict[int, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
+    scales: OutputScales | bool = False
 
     @cached_property
     def identity(self) -> str:
         """A fingerprint of the training outputs as they came: one pass over Y, the first time it is asked for."""
         return self.outputs.digest()
+
+    @cached_property
+    def output_scales(self) -> OutputScales | None:
+        """A scale for each output, if the fit has such: one pass over Y, the first time they are needed."""
+        if isinstance(self.scales, OutputScales):
+            return self.scales
+        return self.learn_scales(self.model, self.guide)
+
+    def learn_scales(self, model: Network, guide: Any) -> OutputScales | None:
+        """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
+        if self.scales is False or not isinstance(model, CollapsedGPRN):
+            return None
+        return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
 
     @property
     def inputs(self) -> Tensor:
@@ -89,7 +105,7 @@ class FittedNetwork:
     def mean(self, X: Tensor) -> Tensor:
         """The mean at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's units and type."""
         result = self._empty(X)
-        for predictive, rows in self._by_block(X):
+        for predictive, rows in self._by_block(X, scaled=False):  # the mean does not depend on scales
             self.scaling.undo(predictive.mean(out=result[rows]).flatten(1))
         return result
 
@@ -99,6 +115,13 @@ class FittedNetwork:
         for predictive, rows in self._by_block(X):
             predictive.variance(out=result[rows])
         return self.scaling.undo_spread(result.sqrt_())
+
+    def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
+        """Of each output with its noise, flat ``(p, N*, D)``, in Y's units and type."""
+        result = torch.stack([self._empty(X) for _ in probabilities])
+        for predictive, rows in self._by_block(X):
+            predictive.quantiles(probabilities, out=result[:, rows])
+        return self.scaling.undo(result)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
@@ -131,16 +154,21 @@ class FittedNetwork:
             result[:, some[:, None], some] = found.to(result)
         return result
 
-    def predictive(self, X: Tensor, generator: torch.Generator) -> PosteriorPredictive:
-        """The outputs at new inputs ``(N*, P)``, all in the model's units."""
-        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator)
+    def predictive(self, X: Tensor, generator: torch.Generator, *, scaled: bool = True) -> PosteriorPredictive:
+        """The outputs at new inputs ``(N*, P)``, all in the model's units.
 
-    def _by_block(self, X: Tensor) -> Iterator[tuple[PosteriorPredictive, slice]]:
+        :param scaled: False leaves the scales of the outputs out, on which the mean does not depend.
+        """
+        scales = self.output_scales if scaled else None
+        settings = {} if scales is None else {"output_scales": scales}
+        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
+
+    def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for some inputs at a time, the same whatever inputs stand beside them."""
         size = max(1, BLOCK_NUMBERS // (N_DRAWS * len(self.model.X)))
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
-            yield self.predictive(X[rows], new_generator(self.seed)), rows
+            yield self.predictive(X[rows], new_generator(self.seed), scaled=scaled), rows
 
     def _empty(self, X: Tensor) -> Tensor:
         return torch.empty(len(X), self.known.source.n_outputs, dtype=self.outputs.dtype, device=X.device)
