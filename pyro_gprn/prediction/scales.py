@@ -27,7 +27,7 @@ class OutputScales(NamedTuple):
     """The posterior of the scale of each output: ``s_d² ~ InvGamma(ν_d/2, ν_d ŝ_d²/2)``.
 
     An output that is ``Normal(m, s_d² v)`` given its scale is then Student-t with ν_d degrees of freedom, location m
-    and scale ``ŝ_d √v``.
+    and scale ``ŝ_d √v``. With infinitely many degrees of freedom it is known that the scale is ŝ_d.
 
     >>> scales = OutputScales(torch.tensor([4.0, 21.0]), torch.tensor([1.0, 2.0]), 1.0)
     >>> scales.variance()
@@ -51,16 +51,17 @@ class OutputScales(NamedTuple):
         Below three it is taken at three, ``3 ŝ_d²``. Densities, quantiles and draws are exact.
         """
         degrees = self.degrees.clamp(min=LEAST_DEGREES)
-        return self.squares * degrees / (degrees - 2.0)
+        return self.squares / (1.0 - 2.0 / degrees)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
         """Draws of ``s_d``, ``(*shape, D)``.
 
         :param generator: of random numbers; None is torch's global state.
         """
+        degrees = self.degrees.clamp(max=_INFINITE)
         with own_randomness(new_seed(generator)):  # torch draws from a Gamma by its global state alone
-            drawn = Chi2(self.degrees.cpu(), validate_args=False).sample(torch.Size(shape))
-        return (self.degrees * self.squares / drawn.to(self.degrees)).sqrt()
+            drawn = Chi2(degrees.cpu(), validate_args=False).sample(torch.Size(shape))
+        return (degrees * self.squares / drawn.to(degrees)).sqrt()
 
 
 def student_cdf(t: Tensor, degrees: Tensor) -> Tensor:
