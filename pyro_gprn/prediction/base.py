@@ -288,7 +288,7 @@ class MixturePredictive(PosteriorPredictive):
         return within + torch.stack([part._mean(chosen, block) for part in self.parts]).var(0, correction=0)
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
-        return torch.stack([part._noise(chosen) for part in self.parts]).mean(0)
+        return torch.stack(torch.broadcast_tensors(*(part._noise(chosen) for part in self.parts))).mean(0)
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
         n_parts = len(self.parts)

@@ -19,8 +19,9 @@ LEAST_DEGREES = 3.0
 _MANY_DEGREES = 8.0
 #: Degrees of freedom that are as good as infinite; and from where on the normal's constant is more exact.
 _INFINITE, _NORMAL = 1e14, 1e6
-#: A quantile is right to this many standard deviations.
-_TOLERANCE = 1e-6
+#: A quantile is found to this many standard deviations of the standard normal; or between bounds that are this near, in
+#: standard deviations of the mixture.
+_TOLERANCE, _NEARNESS = 1e-6, 1e-9
 
 
 class OutputScales(NamedTuple):
@@ -133,7 +134,7 @@ class StudentMixture:
         for step in range(100):
             excess = torch.special.ndtri(self.cdf(x)) - target
             lower, upper = torch.where(excess < 0, x, lower), torch.where(excess > 0, x, upper)
-            is_open = (excess.abs() > _TOLERANCE) & (upper - lower > _TOLERANCE * spread)
+            is_open = (excess.abs() > _TOLERANCE) & (upper - lower > _NEARNESS * spread)
             if not is_open.any():
                 break
             if step > 0:
