@@ -8,12 +8,15 @@ import pyro.contrib.gp.kernels as kernels
 import pytest
 import scipy.stats
 import torch
+from pyro.distributions import StudentT
 from torch.distributions import Normal
 
 from pyro_gprn import (
+    GPRN,
     CollapsedGPRN,
     CollapsedGuide,
     GPRNRegressor,
+    KroneckerGuide,
     diagnose,
     learn_output_scales,
     posterior_predictive,
@@ -234,6 +237,21 @@ def test_few_degrees_of_freedom_report_the_variance_of_three():
 def test_impossible_probabilities_are_refused(probabilities):
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         network().quantiles(probabilities)
+
+
+class _HeavyTails(GPRN):
+    def likelihood(self, signal):
+        return StudentT(3.0, signal, 2.0)
+
+
+def test_quantiles_know_the_noise_of_a_model_of_ones_own():
+    model = _HeavyTails(X, (2, 3), 1)
+    predictive = posterior_predictive(model, KroneckerGuide(model), X_NEW, Y.reshape(5, 2, 3))
+    lower, upper = predictive.quantiles((0.1, 0.9), (slice(None), [0, 2]), n_draws=4000)
+    assert lower.shape == (3, 2, 2)
+    draws = predictive.sample(4000, (slice(None), [0, 2]))
+    inside = ((lower < draws) & (draws < upper)).double().mean(0)
+    assert ((inside - 0.8).abs() < 0.04).all()
 
 
 @pytest.mark.parametrize("outputs", [Y, with_holes()], ids=["complete", "holes"])
