@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CollapsedGPRN,
         CollapsedGuide,
         fit_collapsed,
+        learn_output_scales,
         output_correlation,
         sample_weights,
     )
@@ -41,6 +42,7 @@ __all__ = [
     "TensorNormal",
     "diagnose",
     "fit_collapsed",
+    "learn_output_scales",
     "output_correlation",
     "plot_correlation",
     "plot_field",
@@ -57,6 +59,7 @@ _HOMES = {
         "CollapsedGPRN",
         "CollapsedGuide",
         "fit_collapsed",
+        "learn_output_scales",
         "output_correlation",
         "sample_weights",
     ),

@@ -99,7 +99,12 @@ def test_a_file_of_a_gpu_loads_without_one(fitted, edit):
     )
 
 
-OPTIONAL = {"present", "training_identity", "kernel_settings"}  # of files that were written before there were these
+OPTIONAL = {
+    "present",
+    "training_identity",
+    "kernel_settings",
+    "output_scales",
+}  # of files that were written before there were these
 WRONG = [None, -1.5, "word", [1, "a"], {"a": 1}, torch.ones(2, 2)]
 
 

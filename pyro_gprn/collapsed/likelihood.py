@@ -186,14 +186,18 @@ def combine_outputs(coefficients: Tensor, known: OutputStatistics, positions: sl
     :param coefficients: ``(g, …, m, N)``.
     :param positions: which of the flattened outputs; ``b`` of them.
     """
-    Y = known.values_at(positions)
+    return combine_values(coefficients, known.values_at(positions), known, positions)
+
+
+def combine_values(coefficients: Tensor, values: Tensor, known: OutputStatistics, positions: slice | Tensor) -> Tensor:
+    """Linear combinations of values ``(N, b)`` that belong to the outputs at some positions: ``(…, m, b)``."""
     if known.pattern_of is None:
-        return coefficients[0] @ Y
-    result = coefficients.new_empty(*coefficients.shape[1:-1], Y.shape[1])
+        return coefficients[0] @ values
+    result = coefficients.new_empty(*coefficients.shape[1:-1], values.shape[1])
     groups = known.patterns_at(positions)
     for group in groups.unique().tolist():
         some = groups == group
-        result[..., some] = coefficients[group] @ Y[:, some]
+        result[..., some] = coefficients[group] @ values[:, some]
     return result
 
 

@@ -45,7 +45,8 @@ def to_arviz(
     - *sample_stats* (``lp``, ``log_q``, ``bound``), *observed_data*, *constant_data*.
 
     Restarts are chains. Outputs are in the data's units and have their names; log-likelihoods are the model's, for
-    standardised outputs, times the power of the likelihood.
+    standardised outputs, times the power of the likelihood. Where the fit has a scale for each output, draws of outputs
+    given the data have it too; prior and log-likelihood are those that the network was trained by, without it.
 
     :param source: a fitted :class:`~pyro_gprn.GPRNRegressor`, ``(model, guide)``, ``(model, mcmc)`` or
         ``(model, draws)``, of a collapsed model.
@@ -148,8 +149,15 @@ def _predict(
     generator: torch.Generator,
 ) -> Variable:
     by_chain = []
-    for (model, _), each in zip(about.chains, described, strict=True):
-        predictive = posterior_predictive(model, _sites(each), X_new, about.known, generator=generator)
+    for chain, each in enumerate(described):
+        predictive = posterior_predictive(
+            about.chains[chain][0],
+            _sites(each),
+            X_new,
+            about.known,
+            output_scales=about.scales(chain),
+            generator=generator,
+        )
         by_chain.append(predictive.sample(len(each.F), chosen.outputs).reshape(len(each.F), len(X_new), -1))
     values = about.undo(torch.stack(by_chain), chosen.all_positions())
     return (*_DRAWS, rows, *_kept(about, chosen)), values.reshape(*values.shape[:3], *chosen.shape)

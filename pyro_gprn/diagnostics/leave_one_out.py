@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
 
 
@@ -71,7 +72,25 @@ class LeftOut(NamedTuple):
     """Predictions of each row from all other rows, for ``b`` outputs: one Gaussian for each of ``s`` draws."""
 
     mean: Tensor  #: (s, N, b)
-    variance: Tensor  #: including noise, (s, N, b)
+    variance: Tensor  #: with noise, of outputs whose scale is 1, (s, N, b)
+    residual_squares: Tensor  #: what each row adds to y_dᵀC⁻¹y_d when the others are known, (s, N, b); 0 where missing
+
+    def distribution(self, scales: OutputScales | None = None) -> StudentMixture:
+        """The mixture over draws: of Gaussians, or of Student-t where each output has a scale.
+
+        :param scales: of these outputs, ``(b,)``. Each row's own share is taken out of them.
+        """
+        if scales is None:
+            return StudentMixture(self.mean, self.variance.sqrt(), self.mean.new_tensor(math.inf))
+        return StudentMixture(self.mean, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
+
+    def _squares(self, scales: OutputScales) -> Tensor:
+        """``ŝ_d²`` of each row without what the row itself says of it, ``(N, b)``."""
+        # ν' ŝ² = ν + q with q = Σ_n z_n²/P_nn + …; the quadratic form of the other rows is q − z_n²/P_nn, at least 0.
+        if math.isinf(scales.prior_degrees):
+            return torch.ones_like(self.mean[0])
+        everything = scales.degrees * scales.squares - self.residual_squares.mean(0)
+        return everything.clamp(min=scales.prior_degrees) / (scales.degrees - 1.0)
 
 
 @torch.no_grad()
@@ -113,7 +132,9 @@ def predict_left_out(
         prior = (Kw.diagonal() * anew.square().sum(-1)).unsqueeze(1)
         variance = (prior - explained).clamp(min=0.0) + noise  # (s, g, N)
         mean = combine_outputs(coefficients.movedim(1, 0), known, positions)
-        return LeftOut(mean, variance[:, groups].mT)
+        precision = given.inverse.diagonal(dim1=-2, dim2=-1)  # (s, g, N)
+        residuals = combine_outputs(given.inverse.movedim(1, 0), known, positions)
+        return LeftOut(mean, variance[:, groups].mT, residuals.square() / precision[:, groups].mT)
 
     parts = draws.each(predict)
     return LeftOut(*(torch.cat(values) for values in zip(*parts, strict=True)))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.collapsed.guide import CollapsedGuide
@@ -170,7 +169,8 @@ def _look_at_calibration(
     positions = torch.unique(torch.linspace(0, D - 1, min(D, N_OUTPUTS)).round().long())
     left_out = predict_left_out(described.draws.first(64), positions, about.known, generator=generator)
     y = about.known.source.read(positions).to(left_out.mean)
-    pit = Normal(left_out.mean, left_out.variance.sqrt(), validate_args=False).cdf(y).mean(0)
+    scales = about.scales(about.best)
+    pit = left_out.distribution(None if scales is None else scales.at(positions)).cdf(y)
     report.pit = pit.cpu().numpy()
     report.coverage = coverage_of(pit)
     half = coverage_of(pit, 0.5)

@@ -18,6 +18,7 @@ from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
+from pyro_gprn.prediction.scales import OutputScales
 
 #: By default at most about this many numbers (chains × draws × rows × outputs) are exported.
 MOST_NUMBERS = 10_000_000
@@ -58,6 +59,12 @@ class PosteriorSource:
     def best(self) -> int:
         """The number of the chain with the best bound, from which predictions come."""
         return 0 if self.fitted is None else self.fitted.best_run
+
+    def scales(self, chain: int) -> OutputScales | None:
+        """The scale of each output by one of the chains, if an estimator made the fit and gave it such."""
+        if self.fitted is None:
+            return None
+        return self.fitted.output_scales if chain == self.best else self.fitted.learn_scales(*self.chains[chain])
 
     @classmethod
     def of(cls, source: Any) -> PosteriorSource:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import numpy as np
+
 
 def check_settings(settings: Any) -> None:
     """Checks the settings of an estimator: numbers that must be positive, words that must be known.
@@ -25,6 +27,8 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"seed must be an integer or None; got {settings.seed!r}")
     if not (isinstance(settings.standardize, bool) or settings.standardize in ("field", "outputs")):
         raise ValueError(f"standardize must be True, False, 'field' or 'outputs'; got {settings.standardize!r}")
+    if not isinstance(settings.output_scales, (bool, np.bool_)):
+        raise ValueError(f"output_scales must be True or False; got {settings.output_scales!r}")
 
 
 def _is_integer(value: Any) -> bool:

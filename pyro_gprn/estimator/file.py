@@ -18,6 +18,7 @@ from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.training.checkpoint import digest
 
 _KIND = "regressor"
@@ -62,6 +63,7 @@ def write_fit(
             "restarts": fitted.runs,
             "latent_scores": fitted.latent_scores,
             "training_identity": fitted.training_identity,
+            "output_scales": None if fitted.output_scales is None else fitted.output_scales._asdict(),
         },
     )
 
@@ -82,6 +84,7 @@ def read_fit(
         _check_types(tree)
         settings = dict(tree["settings"])
         settings["device"] = _usable_device(settings["device"] if device is None else device)
+        settings.setdefault("output_scales", False)  # which older files do not know, nor did their predictions
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
         return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
 
@@ -126,6 +129,7 @@ def _rebuild_fit(
         losses=tree["losses"],
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         training_identity=tree.get("training_identity"),
+        scales=_rebuild_scales(tree.get("output_scales"), where),
     )
 
 
@@ -152,6 +156,12 @@ def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Te
     if int(np.prod(template.shape)) != int(np.prod(output_shape)):
         raise ValueError(f"its template is of outputs {template.shape}, and its model of outputs {output_shape}")
     return template
+
+
+def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | bool:
+    if saved is None:
+        return False
+    return OutputScales(saved["degrees"].to(device), saved["squares"].to(device), saved["prior_degrees"])
 
 
 def _find_outputs(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, output_correlation
+from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.scaling import Scaling
@@ -21,6 +21,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import new_generator
 
 #: Numbers that one block of new inputs may hold: draws × training rows × new rows.
@@ -49,6 +50,7 @@ class FittedNetwork:
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
+    :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = torch.linspace(0, 1, 8)[:, None]
@@ -72,11 +74,25 @@ class FittedNetwork:
     losses: Tensor
     latent_scores: dict[int, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
+    scales: OutputScales | bool = False
 
     @cached_property
     def identity(self) -> str:
         """A fingerprint of the training outputs as they came: one pass over Y, the first time it is asked for."""
         return self.outputs.digest()
+
+    @cached_property
+    def output_scales(self) -> OutputScales | None:
+        """A scale for each output, if the fit has such: one pass over Y, the first time they are needed."""
+        if isinstance(self.scales, OutputScales):
+            return self.scales
+        return self.learn_scales(self.model, self.guide)
+
+    def learn_scales(self, model: Network, guide: Any) -> OutputScales | None:
+        """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
+        if self.scales is False or not isinstance(model, CollapsedGPRN):
+            return None
+        return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
 
     @property
     def inputs(self) -> Tensor:
@@ -102,13 +118,20 @@ class FittedNetwork:
             outputs, noise included.
         """
         mean = self.empty(X)
-        for predictive, rows in self._by_block(X):
+        for predictive, rows in self._by_block(X, scaled=deviation is not None):  # the mean does not depend on scales
             predictive.mean(out=mean[rows])
             if deviation is not None:
                 predictive.variance(out=deviation[rows])
         if deviation is not None:
             self.scaling.undo_spread(deviation.sqrt_())
         return self.scaling.undo(mean)
+
+    def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
+        """Of each output with its noise, flat ``(p, N*, D)``, in Y's units and type."""
+        result = torch.stack([self.empty(X) for _ in probabilities])
+        for predictive, rows in self._by_block(X):
+            predictive.quantiles(probabilities, out=result[:, rows])
+        return self.scaling.undo(result)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws of the outputs with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
@@ -141,16 +164,21 @@ class FittedNetwork:
             result[:, some[:, None], some] = found.to(result)
         return result
 
-    def predictive(self, X: Tensor, generator: torch.Generator) -> PosteriorPredictive:
-        """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units."""
-        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator)
+    def predictive(self, X: Tensor, generator: torch.Generator, *, scaled: bool = True) -> PosteriorPredictive:
+        """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
-    def _by_block(self, X: Tensor) -> Iterator[tuple[PosteriorPredictive, slice]]:
+        :param scaled: False leaves the scales of the outputs out, on which the mean does not depend.
+        """
+        scales = self.output_scales if scaled else None
+        settings = {} if scales is None else {"output_scales": scales}
+        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
+
+    def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
         size = max(1, BLOCK_NUMBERS // (N_DRAWS * len(self.model.X)))
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
-            yield self.predictive(X[rows], new_generator(self.seed)), rows
+            yield self.predictive(X[rows], new_generator(self.seed), scaled=scaled), rows
 
     def empty(self, X: Tensor) -> Tensor:
         """An empty tensor for predictions at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's type."""

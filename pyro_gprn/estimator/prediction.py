@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from pyro_gprn.estimator.containers import check_rows, plain, read_inputs, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.outputs.selection import Outputs
+from pyro_gprn.prediction.base import check_probabilities
 
 
 class Predictions:
@@ -24,18 +26,27 @@ class Predictions:
     seed: int | None
     fitted_: FittedNetwork
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of the outputs at new inputs, as ``Y`` came; with ``return_std`` also their standard deviation.
+    def predict(self, X: Any, return_std: bool = False, *, quantiles: Sequence[float] | None = None) -> Any:
+        """The mean of the outputs at new inputs, as ``Y`` came; or mean and standard deviation; or quantiles.
 
-        The standard deviation includes the observation noise.
+        Standard deviation and quantiles include the observation noise. With ``output_scales`` an output is Student-t,
+        whose tails are heavy where it was observed in few rows; quantiles tell more than the standard deviation there.
 
         :param X: new inputs, ``(N*, P)``.
-        :returns: the mean, ``(N*, d_1, …, d_M)``, or the mean and the standard deviation.
+        :param return_std: whether the standard deviation is wanted too: ``mean, std = r.predict(X, return_std=True)``.
+        :param quantiles: probabilities between 0 and 1. A list comes back in place of the mean, with the quantiles of
+            each probability as ``Y`` came: ``lower, upper = r.predict(X, quantiles=(0.05, 0.95))``.
+        :returns: the mean, ``(N*, d_1, …, d_M)``; the mean and the standard deviation; or a list of quantiles.
         """
+        if return_std and quantiles is not None:
+            raise ValueError("predict gives either mean and standard deviation or quantiles: call it once for each")
         inputs = self._read_new(X)
+        wrap = self.fitted_.template.wrap
+        if quantiles is not None:
+            return [wrap(each, X) for each in self.fitted_.quantiles(inputs, check_probabilities(quantiles))]
         deviation = self.fitted_.empty(inputs) if return_std else None
-        mean = self.fitted_.template.wrap(self.fitted_.mean(inputs, deviation), X)
-        return mean if deviation is None else (mean, self.fitted_.template.wrap(deviation, X, quantity="std"))
+        mean = wrap(self.fitted_.mean(inputs, deviation), X)
+        return mean if deviation is None else (mean, wrap(deviation, X, quantity="std"))
 
     def sample(self, X: Any, n: int = 1, *, seed: int | None = None) -> Any:
         """Draws of the outputs with their noise, joint over inputs and outputs, ``(n, N*, …)``.

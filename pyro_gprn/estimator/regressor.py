@@ -51,6 +51,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
         predicted as well as once or better, and ten times overfitted (docs/training.md). A number is taken as it is.
         None stands for D, the paper's model.
+    :param output_scales: True gives every output a scale of its own, in closed form after the fit (collapsed only), so
+        that intervals are right for each output and not on average only. Predictions are then Student-t; the mean is
+        the same. False is one scale for all outputs.
     :param output_shape: ``(d_1, …, d_M)`` of a field whose outputs come flat, ``(N, D)``; by default the shape of Y.
     :param kernel_f: kernel of the latent functions: words such as ``"matern52"`` or ``"rbf + periodic[0]"`` (one
         length-scale for each input column), or a Pyro kernel. By default ``"rbf"``.
@@ -86,6 +89,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     >>> mean, std = r.predict(X[:3] + 0.02, return_std=True)
     >>> mean.shape, std.shape, r.sample(X[:3], 7).shape
     ((3, 50), (3, 50), (7, 3, 50))
+    >>> lower, upper = r.predict(X[:3] + 0.02, quantiles=(0.05, 0.95))
+    >>> lower.shape, bool((lower < mean).all() and (mean < upper).all())
+    ((3, 50), True)
     >>> r.score(X + 0.02, np.sin(6 * (X + 0.02) + np.linspace(0, 3, 50))) > 0.99
     True
     """
@@ -96,6 +102,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         *,
         inference: str = "collapsed",
         effective_outputs: float | Literal["auto"] | None = "auto",
+        output_scales: bool = True,
         output_shape: int | Sequence[int] | None = None,
         kernel_f: Kernel | str | None = None,
         kernel_w: Kernel | str | None = None,
@@ -112,6 +119,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.n_latents = n_latents
         self.inference = inference
         self.effective_outputs = effective_outputs
+        self.output_scales = output_scales
         self.output_shape = output_shape
         self.kernel_f = kernel_f
         self.kernel_w = kernel_w
@@ -182,6 +190,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             losses=fit.losses,
             latent_scores=choice.scores,
             training_identity=fit.identity,
+            scales=bool(self.output_scales),
         )
 
     def _set_fitted(self, fitted: FittedNetwork) -> None:
