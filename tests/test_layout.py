@@ -45,6 +45,7 @@ NAMES_OF_OTHERS = {
     "_mask": "Pyro: the mask of a masked distribution",
     "_pyro_params": "Pyro: the constrained parameters of a module",
     "_pyro_samples": "Pyro: the parameters of a module that have priors",
+    "_priors": "Pyro: the priors themselves, by parameter",
     "_guides": "Pyro: the guides of the parameters that have priors",
 }
 
