@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PYRO_GPRN_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "RETRIES", 0)
-    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name, *rest: str(tmp_path / "cache" / name))
     return tmp_path / "cache/pyro-gprn"
 
 

@@ -150,7 +150,7 @@ class FittedNetwork:
                 f"the correlation of outputs needs inference='collapsed', a CollapsedGPRN; got"
                 f" {type(self.model).__name__}"
             )
-        positions = OutputSelection(outputs, Size(self.output_shape)).all_positions()
+        positions = OutputSelection(outputs, Size(self.output_shape)).all_positions().to(self.model.X.device)
         generator = new_generator(self.seed)
         if self.present is None:
             return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)

@@ -299,10 +299,24 @@ class MixturePredictive(PosteriorPredictive):
     def _noise(self, chosen: OutputSelection) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*(part._noise(chosen) for part in self.parts))).mean(0)
 
-    def _components(self, n_draws: int | None, joint: bool) -> Components:
+    def sample(self, n_draws: int, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
+        # Each part draws its own outputs: its likelihood may be no Gaussian.
+        return torch.cat([part.sample(n, outputs, noise=noise) for part, n in self._shares(n_draws)])  # type: ignore[arg-type]
+
+    def log_density(self, Y_new: Tensor, outputs: Outputs = None, *, n_draws: int | None = None) -> Tensor:
+        shares = self._shares(n_draws)
+        total = sum(n or 1 for _, n in shares)
+        by_part = [part.log_density(Y_new, outputs, n_draws=n) + math.log((n or 1) / total) for part, n in shares]
+        return torch.stack(by_part).logsumexp(0)
+
+    def _shares(self, n_draws: int | None) -> list[tuple[PosteriorPredictive, int | None]]:
+        """The parts with how many of the draws each has; None if it may have as many as it likes."""
         n_parts = len(self.parts)
-        shares = [None if n_draws is None else len(range(i, n_draws, n_parts)) for i in range(n_parts)]
-        return _Joined([part._components(n, joint) for part, n in zip(self.parts, shares, strict=True) if n != 0])
+        each = [None if n_draws is None else len(range(i, n_draws, n_parts)) for i in range(n_parts)]
+        return [(part, n) for part, n in zip(self.parts, each, strict=True) if n != 0]
+
+    def _components(self, n_draws: int | None, joint: bool) -> Components:
+        return _Joined([part._components(n, joint) for part, n in self._shares(n_draws)])
 
     def _numbers_per_output(self) -> tuple[int, int]:
         mean, variance = self.parts[0]._numbers_per_output()
