@@ -24,17 +24,22 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.starts import fit_independent, read_effective_outputs
+from pyro_gprn.collapsed.race import race
+from pyro_gprn.collapsed.starts import STARTS, check_starts
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.fit import Fit, TrainingSettings, train
 from pyro_gprn.training.interruption import noticed_interrupts
+from pyro_gprn.training.loop import copy_state
 
 #: What :func:`fit_collapsed` returns.
 CollapsedFit = Fit
@@ -52,6 +57,7 @@ def fit_collapsed(
     *,
     posterior: Literal["variational", "laplace", "point"] = "variational",
     guide: CollapsedGuide | None = None,
+    starts: Sequence[str] | None = None,
     steps: int = 400,
     learning_rate: float = 0.08,
     **settings: Any,
@@ -67,6 +73,8 @@ def fit_collapsed(
         functions and puts a Gauss-Newton covariance around them; ``"point"`` leaves them without, which is
         over-confident. Both are cheaper a step, and predicted every field that was tried worse.
     :param guide: a trained posterior of the model to go on from, in place of a new start.
+    :param starts: names of the starts (:data:`~pyro_gprn.collapsed.starts.STARTS`) that are raced, the best trained to
+        the end; None is all of them. One name, ``["independent"]``, is no race.
     :param steps: at most this many steps; fewer when the bound has settled.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
@@ -82,6 +90,7 @@ def fit_collapsed(
     """
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
+    names = check_starts(starts)
     how = TrainingSettings(steps, learning_rate, **settings)
     known = model.statistics(Y)
     _announce_cost(model, known, how)
@@ -102,10 +111,23 @@ def fit_collapsed(
             model.effective_outputs = prepared["effective_outputs"]
 
         def make(generator: torch.Generator) -> CollapsedTrainee:
-            hurried = interruption.is_requested
-            return CollapsedTrainee(model, known, learning_rate, generator, posterior, guide, is_hurried=hurried)
+            trainee = partial(CollapsedTrainee, model, known, learning_rate, generator, posterior)
+            if guide is not None:
+                return trainee(guide)
+            if interruption.is_requested:
+                return trainee(is_hurried=True)
+            begin = copy_state(model)
+            runners: list[CollapsedTrainee] = []
 
-        identity = {"posterior": posterior, "effective_outputs": given}
+            def make_runner(name: str) -> CollapsedTrainee:
+                model.load_state_dict(begin)
+                start = STARTS[name](model, known, generator)
+                runners.append(trainee(start=start, like=runners[0] if runners else None))
+                return runners[-1]
+
+            return race(names, make_runner, interruption)
+
+        identity = {"posterior": posterior, "effective_outputs": given, "starts": names}
         fit, prepared = train(
             model, known, how, prepare=prepare, make=make, restore=restore, guide=guide, identity=identity
         )

@@ -41,10 +41,11 @@ class FittedNetwork:
     :param present: positions of the outputs that the model has, where some were never observed; otherwise None.
     :param kernels: the settings ``kernel_f`` and ``kernel_w`` as they were given.
     :param seed: of the draws that predictions are made of.
-    :param runs: of each restart: "bound", "start", "losses", and the states of "model" and "guide".
+    :param runs: of each restart: "bound", "start", "losses", "starts", and the states of "model" and "guide".
     :param bound: the best run's.
     :param losses: the best run's, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
+    :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, the best first.
     :param training_identity: what the fit depended on, if it had a checkpoint: a warm start goes on from it.
     """
 
@@ -62,6 +63,7 @@ class FittedNetwork:
     bound: float
     losses: Tensor
     latent_scores: dict[int, float] = field(default_factory=dict)
+    kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
 
     @cached_property
