@@ -15,7 +15,7 @@ from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.training.interruption import Interruption
 from pyro_gprn.training.loop import copy_state
 
-#: Steps of each round, and how many of the starts take part in it; even, so that no covariance waits for a next step.
+#: Steps of each round, and how many of the starts take part in it.
 ROUNDS = ((80, None), (80, 2))
 
 #: Makes a trainee from the start of that name; the model is changed in place.
@@ -83,6 +83,17 @@ def race(names: Sequence[str], make: MakeTrainee, interruption: Interruption) ->
     best.put()
     best.trainee.starts = [runner.report() for runner in runners]
     return best.trainee
+
+
+def race_steps(n_starts: int) -> int:
+    """How many steps a race of so many starts takes.
+
+    >>> race_steps(1), race_steps(3)
+    (0, 400)
+    """
+    if n_starts == 1:
+        return 0
+    return sum(steps * min(n_starts, n_starts if n_runners is None else n_runners) for steps, n_runners in ROUNDS)
 
 
 def _rank(runner: Runner) -> float:
