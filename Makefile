@@ -1,6 +1,8 @@
 # make demo and make test need nothing but Python and make: each makes .venv when there is none.
 PYTHON ?= python3
 BIN := .venv/bin
+# A process for each core, each with one thread: small matrices gain nothing from more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 .PHONY: demo test test-slow format clean
 
@@ -11,10 +13,10 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-slow: .venv/installed
-	$(BIN)/pytest -m slow tests
+	$(PYTEST) -m slow tests
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -41,7 +41,7 @@ from pyro_gprn import (
     posterior_predictive,
 )
 from pyro_gprn.datasets import sample_gprn
-from pyro_gprn.factorised.elbo import expected_log_likelihood
+from pyro_gprn.factorised import expected_log_likelihood
 
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do
 plt.rcParams["figure.dpi"] = 80

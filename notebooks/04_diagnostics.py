@@ -15,8 +15,7 @@ from pyro.infer import MCMC, NUTS
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, diagnose, fit_collapsed, posterior_predictive, to_arviz
 from pyro_gprn.datasets import sample_gprn
-from pyro_gprn.diagnostics import plot_calibration, plot_khat, plot_latents, plot_predictive_check
-from pyro_gprn.diagnostics.arviz_versions import import_arviz
+from pyro_gprn.diagnostics import import_arviz, plot_calibration, plot_khat, plot_latents, plot_predictive_check
 
 warnings.filterwarnings("ignore", module="arviz")
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do

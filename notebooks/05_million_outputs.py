@@ -33,7 +33,7 @@ import torch
 from pyro_gprn import GPRNRegressor, plot_field, plot_fit, posterior_predictive
 from pyro_gprn.baselines import independent_gps
 from pyro_gprn.datasets import simulate_cavity
-from pyro_gprn.outputs.gram import gram_matrix
+from pyro_gprn.outputs import gram_matrix
 
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do
 plt.rcParams["figure.dpi"] = 80

@@ -26,7 +26,7 @@ import torch
 from pyro_gprn import GPRNRegressor, posterior_predictive
 from pyro_gprn.baselines import independent_gps
 from pyro_gprn.datasets import load_jura, load_pm25, sample_gprn
-from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs import OutputStatistics
 
 small = "PYRO_GPRN_SMALL" in os.environ  # a quick run, as the project's tests do
 plt.rcParams["figure.dpi"] = 80

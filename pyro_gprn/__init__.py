@@ -1,7 +1,7 @@
 """Gaussian process regression networks on Pyro.
 
-Multi-output regression in which the outputs are an input-dependent mixture of latent functions, at a cost a
-step that does not grow with the number of outputs. See the README for a first example.
+Multi-output regression in which the outputs are an input-dependent mixture of latent functions. The cost of a
+training step does not grow with the number of outputs. See the README for a first example.
 
 Names are loaded when they are first asked for (PEP 562), so that a user of the Pyro models does not wait for
 scikit-learn, which only the estimator needs.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CollapsedGPRN,
         CollapsedGuide,
         fit_collapsed,
+        learn_output_scales,
         output_correlation,
         sample_weights,
     )
@@ -41,6 +42,7 @@ __all__ = [
     "TensorNormal",
     "diagnose",
     "fit_collapsed",
+    "learn_output_scales",
     "output_correlation",
     "plot_correlation",
     "plot_field",
@@ -57,6 +59,7 @@ _HOMES = {
         "CollapsedGPRN",
         "CollapsedGuide",
         "fit_collapsed",
+        "learn_output_scales",
         "output_correlation",
         "sample_weights",
     ),

@@ -1,4 +1,4 @@
-"""How good predictions are."""
+"""Scores of predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from torch import Tensor
 
 
 def nrmse(prediction: Tensor, truth: Tensor) -> float:
-    """Root-mean-square error over the standard deviation of the truth (over all its entries).
+    """The root-mean-square error divided by the standard deviation of the truth, both over all entries.
+
+    :param prediction: predicted means, of any shape.
+    :param truth: true values, of the same shape.
 
     >>> import torch
     >>> nrmse(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]))
@@ -16,10 +19,11 @@ def nrmse(prediction: Tensor, truth: Tensor) -> float:
 
 
 def coverage(draws: Tensor, truth: Tensor, level: float = 0.95) -> float:
-    """How much of the truth lies in the central intervals of predictive draws.
+    """The share of true values that lie inside the central intervals of predictive draws.
 
     :param draws: ``(n_draws, *truth.shape)``.
-    :param level: probability that an interval should hold.
+    :param truth: true values, of any shape.
+    :param level: the probability that each interval should contain.
 
     >>> import torch
     >>> coverage(torch.linspace(0, 1, 101)[:, None], torch.tensor([0.5]), level=0.9)

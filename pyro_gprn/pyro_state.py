@@ -1,9 +1,9 @@
 """Pyro's and torch's global state, kept apart from the user's and from other threads.
 
 Pyro keeps parameters in one store, and effect handlers on one stack, for the whole process; torch has one random state.
-What this package does inside a fit or a prediction must neither disturb those nor depend on them: every piece of it
-that runs Pyro code does so inside :func:`isolated`, which lets one thread in at a time, and random numbers come from a
-generator of one's own. Between these pieces, where nearly all the time goes, threads run side by side.
+A fit or a prediction of this package must neither disturb these nor depend on them. All Pyro code in it therefore runs
+inside :func:`isolated`, which lets one thread in at a time, and random numbers come from generators of the package's
+own. Outside of :func:`isolated`, where nearly all the time is spent, threads run side by side.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def isolated(generator: torch.Generator | None = None) -> Iterator[None]:
 
     Pyro's global store would hand a model the parameters of another one that has the same names.
 
-    :param generator: seeds torch's global random state for what is inside, which is as it was afterwards; None leaves
-        it alone. (Pyro's ``sample`` takes no generator.)
+    :param generator: if given, torch's global random state is seeded from it inside and put back afterwards (Pyro's
+        ``sample`` takes no generator). None leaves the global state alone.
 
     >>> with isolated():
     ...     scale = pyro.param("scale", torch.tensor(2.0))
@@ -44,21 +44,32 @@ def isolated(generator: torch.Generator | None = None) -> Iterator[None]:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's global random state for what is inside, one thread at a time; it is as it was afterwards."""
+    """Seeds torch's global random state inside and puts it back afterwards; lets one thread in at a time.
+
+    >>> with own_randomness(0):
+    ...     first = torch.randn(3)
+    >>> with own_randomness(0):
+    ...     torch.equal(torch.randn(3), first)
+    True
+    """
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def new_seed(generator: torch.Generator | None = None) -> int:
-    """A seed drawn from a generator, or from torch's global state."""
+    """A seed drawn from a generator, or from torch's global state if there is none.
+
+    >>> new_seed(new_generator(0)) == new_seed(new_generator(0))
+    True
+    """
     return int(torch.randint(2**62, (), generator=generator))
 
 
 def new_generator(seed: int | None) -> torch.Generator:
-    """Random numbers of one's own.
+    """A new generator of random numbers, independent of torch's global one.
 
-    :param seed: where they start; None takes a seed from torch's global state, which moves on by one draw.
+    :param seed: the generator's seed. None draws one from torch's global state, which moves on by one draw.
 
     >>> torch.randn((), generator=new_generator(0)) == torch.randn((), generator=new_generator(0))
     tensor(True)
@@ -69,13 +80,17 @@ def new_generator(seed: int | None) -> torch.Generator:
 def white_noise(
     *shape: int, like: Tensor, generator: torch.Generator | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Standard normal numbers, in the type and on the device of ``like``.
+    """Standard normal numbers of a given shape, in the type and on the device of ``like``.
 
     They are drawn on the CPU, so that they are the same on every device.
 
-    :param generator: where they come from; None is torch's global state.
+    :param shape: the shape of the result.
+    :param generator: source of random numbers; None uses torch's global state.
     :param dtype: the type in which they are drawn; by default that of ``like``. For very many numbers float32 takes
-        half the time, and nobody sees the eighth digit of noise.
+        half the time, and the eighth digit of noise does not matter.
+
+    >>> white_noise(2, 3, like=torch.zeros(1, dtype=torch.float64)).dtype
+    torch.float64
     """
     drawn = torch.randn(*shape, dtype=like.dtype if dtype is None else dtype, device="cpu", generator=generator)
     return drawn.to(like)

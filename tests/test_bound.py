@@ -35,8 +35,11 @@ def bound_by_autograd(model, known, parts, white):
     return model.likelihood_power * density - kl_divergence(MatrixNormal(loc, row, col), model.prior())
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["together", "one-by-one"])
 @pytest.mark.parametrize("holes", [False, True])
-def test_value_and_gradient_equal_autograd_through_the_parts(holes):
+def test_value_and_gradient_equal_autograd_through_the_parts(holes, together, monkeypatch):
+    if not together:
+        monkeypatch.setattr(bound, "MOST_NUMBERS", 1)
     model, known, parts, white = random_problem(holes)
     by_hand = collapsed_bound(model, Factors(*parts[:3]), parts[3:], white, known)
     by_autograd = bound_by_autograd(model, known, parts, white)

@@ -314,3 +314,9 @@ def test_the_adapter_with_arviz_one():
     adapter = Path(__file__).parents[1] / "pyro_gprn/diagnostics/arviz_versions.py"
     command = [os.environ["PYRO_GPRN_ARVIZ1"], "-c", FIRST, str(adapter)]
     subprocess.run(command, check=True, env=os.environ | {"MPLBACKEND": "agg"})
+
+
+def test_without_xarray_the_error_names_the_extra(monkeypatch, fitted):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(ImportError, match=r"xarray: pip install 'pyro-gprn\[diagnostics\]'"):
+        to_arviz(fitted, draws=3)

@@ -1,7 +1,9 @@
-"""Notebooks run from top to bottom, and what is stored of them is what their sources say."""
+"""Notebooks run from top to bottom, are stored as their sources say, and import from public places only."""
 
+import ast
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -9,6 +11,7 @@ import pytest
 
 BUILD = runpy.run_path(str(Path(__file__).parents[1] / "notebooks/build.py"), run_name="build")
 SOURCES = BUILD["find_sources"]()
+README = Path(__file__).parents[1] / "README.md"
 #: Folders that a notebook's reader does not have.
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(home|Users|root|tmp|var|private|opt|usr|mnt|work)/|[A-Z]:\\|site-packages")
 TEXTS = ("text/plain", "text/html", "text/markdown")
@@ -72,3 +75,51 @@ def test_a_stored_notebook_holds_pictures_and_neither_errors_nor_paths(source):
 def test_every_notebook_has_a_source():
     folder = Path(BUILD["FOLDER"])
     assert [path.stem for path in sorted(folder.glob("*.ipynb"))] == [source.stem for source in SOURCES]
+
+
+def private_imports(code):
+    """What code imports of the package from elsewhere than a public place, or from there but not as a public name.
+
+    Public places are the package itself and what stands directly in it, ``pyro_gprn.metrics`` or a folder.
+    """
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            places = {node.module: [alias.name for alias in node.names]}
+        elif isinstance(node, ast.Import):
+            places = {alias.name: [] for alias in node.names}
+        else:
+            continue
+        for place, names in places.items():
+            if place.split(".")[0] == "pyro_gprn":
+                found += [f"{place} {name}".strip() for name in names or [""] if not is_public(place, name)]
+    return found
+
+
+def is_public(place, name):
+    if place.count(".") > 1:
+        return False
+    module = import_module(place)
+    return not name or name in getattr(module, "__all__", [each for each in vars(module) if not each.startswith("_")])
+
+
+@pytest.mark.parametrize("document", [*SOURCES, README], ids=lambda document: document.stem)
+def test_imports_are_from_public_places_only(document):
+    text = document.read_text(encoding="utf-8")
+    codes = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if document == README else [text]
+    assert any("pyro_gprn" in code for code in codes)
+    assert [name for code in codes for name in private_imports(code)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from pyro_gprn.outputs.gram import gram_matrix", ["pyro_gprn.outputs.gram gram_matrix"]),
+        ("import torch, pyro_gprn.outputs.gram", ["pyro_gprn.outputs.gram"]),
+        ("from pyro_gprn.diagnostics import arviz_versions", ["pyro_gprn.diagnostics arviz_versions"]),
+        ("def late():\n    from pyro_gprn import _HOMES, GPRN", ["pyro_gprn _HOMES"]),
+        ("import pyro_gprn\nfrom pyro_gprn.metrics import nrmse\nfrom numpy.linalg import norm", []),
+    ],
+)
+def test_imports_from_inside_a_folder_are_noticed(code, found):
+    assert private_imports(code) == found

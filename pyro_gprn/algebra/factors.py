@@ -1,7 +1,7 @@
 """The factors of a Kronecker-factored covariance.
 
 A factor is a square root ``L`` of one mode's covariance ``L Lᵀ``: a lower-triangular matrix, a
-diagonal, or the identity, which is never built. All three speak one small language, so nothing
+diagonal, or the identity, which is never built. All three have the same methods, so nothing
 that uses them needs to know which is which.
 """
 
@@ -28,15 +28,15 @@ class Factor(ABC):
 
     @abstractmethod
     def multiply(self, columns: Tensor) -> Tensor:
-        """``L @ columns``."""
+        """``L @ columns``, of the shape of ``columns``."""
 
     @abstractmethod
     def solve(self, columns: Tensor) -> Tensor:
-        """``L⁻¹ @ columns``."""
+        """``L⁻¹ @ columns``, of the shape of ``columns``."""
 
     @abstractmethod
     def log_det(self) -> Tensor | float:
-        """``log |L|``."""
+        """``log |L|``, ``batch_shape``."""
 
     @abstractmethod
     def variance(self) -> Tensor:
@@ -48,32 +48,36 @@ class Factor(ABC):
 
     @abstractmethod
     def trace_ratio(self, of: Factor) -> Tensor | float:
-        """``tr((L Lᵀ)⁻¹ A Aᵀ)`` for another factor ``A``."""
+        """``tr((L Lᵀ)⁻¹ A Aᵀ)``, ``batch_shape``, where ``A`` is the factor ``of``."""
 
     @abstractmethod
     def dense(self) -> Tensor:
-        """``L`` as a matrix. For small sizes."""
+        """``L`` as a matrix, ``(*batch, size, size)``. For small sizes only."""
 
     @abstractmethod
     def select(self, index: Tensor) -> Factor:
-        """The factor of the covariance's rows and columns ``index``."""
+        """The factor of the covariance restricted to its rows and columns ``index``, ``(n,)``."""
 
     @abstractmethod
     def is_valid(self) -> bool:
         """Whether ``L`` is lower-triangular with a positive diagonal, and free of NaN."""
 
     def trace(self) -> Tensor | float:
-        """``tr(L Lᵀ)``."""
+        """``tr(L Lᵀ)``, ``batch_shape``."""
         return self.variance().sum(-1)
 
     def covariance(self) -> Tensor:
-        """``L Lᵀ`` as a matrix. For small sizes."""
+        """``L Lᵀ`` as a matrix, ``(*batch, size, size)``. For small sizes only."""
         root = self.dense()
         return root @ root.mT
 
 
 class Identity(Factor):
-    """The identity of a given size, dtype and device; holds no matrix."""
+    """The identity of a given size, with the dtype and device of ``like``; holds no matrix.
+
+    >>> Identity(3, torch.zeros(())).variance()
+    tensor([1., 1., 1.])
+    """
 
     def __init__(self, size: int, like: Tensor) -> None:
         self.size = size
@@ -112,7 +116,11 @@ class Identity(Factor):
 
 
 class Diagonal(Factor):
-    """A diagonal: standard deviations ``scale``, ``(*batch, size)``, positive."""
+    """A diagonal of positive standard deviations ``scale``, ``(*batch, size)``.
+
+    >>> Diagonal(torch.tensor([1.0, 2.0])).variance()
+    tensor([1., 4.])
+    """
 
     def __init__(self, scale: Tensor) -> None:
         self.scale = scale
@@ -148,7 +156,12 @@ class Diagonal(Factor):
 
 
 class Triangular(Factor):
-    """A lower-triangular matrix ``scale_tril``, ``(*batch, size, size)``, positive diagonal."""
+    """A lower-triangular matrix ``scale_tril``, ``(*batch, size, size)``, with a positive diagonal.
+
+    >>> Triangular(torch.tensor([[2.0, 0.0], [1.0, 2.0]])).covariance()
+    tensor([[4., 2.],
+            [2., 5.]])
+    """
 
     def __init__(self, scale_tril: Tensor) -> None:
         self.scale_tril = scale_tril
@@ -177,7 +190,7 @@ class Triangular(Factor):
         return self.scale_tril
 
     def select(self, index: Tensor) -> Factor:
-        # The chosen rows S of L have S Sᵀ = the chosen covariance; with Sᵀ = QR that is RᵀR.
+        # The selected rows S of L have S Sᵀ = the selected covariance; with Sᵀ = QR that is RᵀR.
         upper = torch.linalg.qr(self.scale_tril[..., index, :].mT, mode="r").R
         signs = upper.diagonal(dim1=-2, dim2=-1).sign()
         return Triangular(upper.mT * signs.unsqueeze(-2))
@@ -190,7 +203,7 @@ class Triangular(Factor):
 
 
 def as_factor(value: Factor | Tensor | None, size: int, like: Tensor) -> Factor:
-    """Reads one entry of ``scale_trils``: None the identity, a vector a diagonal, a matrix a triangle.
+    """Reads one entry of ``scale_trils``: None becomes the identity, a vector a diagonal, a matrix a triangle.
 
     ``(size,)`` and ``(*batch, size)`` are diagonals, ``(*batch, size, size)`` is triangular. A batch of
     diagonals whose batch ends in ``size`` would read as a matrix: wrap it in :class:`Diagonal`.

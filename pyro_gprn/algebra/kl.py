@@ -5,8 +5,8 @@ For tensor-normals over the same modes, with ``T = t_1 ⋯ t_r``::
     KL(TN(a, A) ‖ TN(b, B)) = ½ [ Π_m tr(B_m⁻¹ A_m) + ‖(⊗ L_Bm⁻¹)(a − b)‖² − T
                                   + Σ_m (T/t_m)(log|B_m| − log|A_m|) ]
 
-Both KLs of the paper are this one with identity factors in the prior. Triangular solves and
-Frobenius norms only: no inverse, and no identity matrix.
+Both KLs of the paper are this one with identity factors in the prior. They are computed by triangular
+solves and Frobenius norms; no inverse and no identity matrix is ever built.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-#: Relative jitter of the first, the second, … attempt after the matrix as it is.
+#: Relative jitters that are tried in turn if the matrix as it is has no Cholesky factor.
 _JITTERS = {
     torch.float64: (1e-12, 1e-10, 1e-8, 1e-6, 1e-4),
     torch.float32: (1e-6, 1e-5, 1e-4, 1e-3),
@@ -28,9 +28,12 @@ _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 
 @contextmanager
 def quiet_jitter() -> Iterator[None]:
-    """Lets :func:`safe_cholesky` add jitter without a warning: on the way to an optimum that is no news.
+    """Lets :func:`safe_cholesky` add jitter without a warning. On the way to an optimum, jitter is nothing to report.
 
-    (In place of ``warnings.catch_warnings``, which changes the filters of all threads.)
+    (``warnings.catch_warnings`` would change the filters of all threads.)
+
+    >>> with quiet_jitter():
+    ...     singular = safe_cholesky(torch.ones(2, 2))
     """
     token = _is_quiet.set(True)
     try:
@@ -60,9 +63,7 @@ def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") 
     # A diagonal of zeros (zero variance) still needs something to scale the jitter with.
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=torch.finfo(matrix.dtype).tiny)
     for extra in (jitter, *(step for step in _JITTERS[matrix.dtype] if step > jitter)):
-        nudged = matrix
-        if extra > 0:
-            nudged = matrix + torch.diag_embed((extra * scale).unsqueeze(-1).expand(matrix.shape[:-1]))
+        nudged = add_to_diagonal(matrix, extra * scale) if extra > 0 else matrix
         factor, info = torch.linalg.cholesky_ex(nudged)
         if not info.any():
             if extra > jitter and not _is_quiet.get():
@@ -108,11 +109,23 @@ def identity_like(size: int, like: Tensor) -> Tensor:
     return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
-def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:
-    """Let a linear map of matrices ``(…, size, columns)`` act along one mode of a tensor.
+def add_to_diagonal(matrix: Tensor, level: Tensor) -> Tensor:
+    """``matrix + level I``, ``(*batch, n, n)`` for a level of shape ``batch``: one copy, and no identity is built.
 
-    Modes are the last ``n_modes`` dimensions; what stands before them is batch. Nothing is permuted:
-    the modes before the chosen one become batch, those after it columns.
+    >>> add_to_diagonal(torch.ones(2, 2), torch.tensor(3.0))
+    tensor([[4., 1.],
+            [1., 4.]])
+    """
+    result = matrix.clone()
+    result.diagonal(dim1=-2, dim2=-1).add_(level.unsqueeze(-1))
+    return result
+
+
+def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:
+    """Applies a linear map of matrices ``(…, size, columns)`` along one mode of a tensor.
+
+    Modes are the last ``n_modes`` dimensions; those before them are batch dimensions. Nothing is permuted:
+    the modes before ``mode`` become batch dimensions, those after it columns.
 
     :param apply: maps ``(*batch, left, size, columns)`` to ``(*batch, left, new_size, columns)``.
     :param tensor: ``(*batch, t_1, …, t_r)``.
@@ -130,6 +143,6 @@ def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_m
     folded = tensor.reshape(*batch, math.prod(before), size, math.prod(after))
     if mode < n_modes - 1:
         result = apply(folded)
-    else:  # no columns: let the modes before be the columns instead
+    else:  # no modes come after this one: those before it become the columns instead
         result = apply(folded.squeeze(-1).mT.unsqueeze(-3)).squeeze(-3).mT.unsqueeze(-1)
     return result.reshape(*result.shape[:-3], *before, -1, *after)

@@ -66,7 +66,7 @@ class TensorNormal(TorchDistribution):
     def set_up(
         self, factors: tuple[Factor, ...], batch_shape: Size, *, is_centred: bool, validate_args: bool | None
     ) -> None:
-        """What every constructor does, those of subclasses with a mean of their own kind too."""
+        """The part of construction that subclasses share, also those that hold their mean in another form."""
         self.factors = factors
         self.is_centred = is_centred
         super().__init__(batch_shape, Size(factor.size for factor in factors), validate_args=validate_args)
@@ -109,12 +109,12 @@ class TensorNormal(TorchDistribution):
 
     @property
     def scale_trils(self) -> tuple[Tensor, ...]:
-        """The factors as matrices, the identity built too. For small cases."""
+        """The factors as matrices ``(*batch, t_m, t_m)``, the identity included. For small cases only."""
         return tuple(factor.dense() for factor in self.factors)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """The dense covariance of ``x.reshape(-1)``, ``(*batch, T, T)``. For small cases."""
+        """The dense covariance of ``x.reshape(-1)``, ``(*batch, T, T)``. For small cases only."""
         root = reduce(_kronecker, self.scale_trils)
         total = self.event_shape.numel()
         return (root @ root.mT).expand((*self.batch_shape, total, total))
@@ -130,13 +130,13 @@ class TensorNormal(TorchDistribution):
         return white
 
     def whiten(self, difference: Tensor) -> Tensor:
-        """``difference ×_1 L_1⁻¹ … ×_r L_r⁻¹``, ``(…, t_1, …, t_r)``: standard normal for ``x - loc``."""
+        """``difference ×_1 L_1⁻¹ … ×_r L_r⁻¹``, ``(…, t_1, …, t_r)``: turns ``x − loc`` into white noise."""
         for mode, factor in enumerate(self.factors):
             difference = along_mode(factor.solve, difference, mode, len(self.factors))
         return difference
 
     def log_det(self) -> Tensor:
-        """Log-determinant of the whole covariance, ``batch_shape``: ``2 Σ_m (T/t_m) log|L_m|``."""
+        """The log-determinant of the whole covariance, ``batch_shape``: ``2 Σ_m (T/t_m) log|L_m|``."""
         total = self.event_shape.numel()
         terms = (2.0 * (total / factor.size) * factor.log_det() for factor in self.factors)
         return sum(terms, start=self._like.new_zeros(self.batch_shape))
@@ -151,7 +151,7 @@ class TensorNormal(TorchDistribution):
         return 0.5 * (self.log_det() + self.event_shape.numel() * (1 + math.log(2 * math.pi)))
 
     def squared_distance_to(self, other: TensorNormal) -> Tensor:
-        """``‖(⊗ L_m⁻¹)(loc - other.loc)‖²`` in the metric of ``other``, ``batch_shape``."""
+        """``‖(⊗ L_m⁻¹)(loc − other.loc)‖²`` with the factors ``L_m`` of ``other``, ``batch_shape``."""
         difference = self.loc if other.is_centred else self.loc - other.loc
         return other.whiten(difference).square().flatten(-len(self.factors)).sum(-1)
 

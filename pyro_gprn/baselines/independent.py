@@ -17,8 +17,9 @@ def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> 
 
     :param X: inputs, ``(N, P)``.
     :param Y: outputs, ``(N, d_1, …, d_M)``, NaN where missing.
-    :returns: a network with one latent function that is the constant 1, and that function as a draw of its site "v":
-        what :func:`~pyro_gprn.posterior_predictive` takes.
+    :param output_shape: ``(d_1, …, d_M)``, or the number of outputs.
+    :returns: a network whose one latent function is the constant 1, and that function as a draw of the network's site
+        "v": the first two arguments of :func:`~pyro_gprn.posterior_predictive`.
 
     >>> from pyro_gprn import posterior_predictive
     >>> X = torch.linspace(0, 3, 20)[:, None]

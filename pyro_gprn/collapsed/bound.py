@@ -17,8 +17,8 @@ from pyro_gprn.collapsed.likelihood import OutputsGivenF, output_covariance, pul
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
 
-#: Draws are evaluated together as long as one array over them holds at most this many numbers.
-MOST_NUMBERS = 2**23
+#: Draws are taken together as long as one array over them holds at most this many numbers: with many rows, one by one.
+MOST_NUMBERS = 2**22
 
 
 class Factors(NamedTuple):
@@ -48,13 +48,17 @@ def evaluate_bound(
 ) -> Tensor:
     """The value of :func:`collapsed_bound`, a few draws at a time, so that many draws fit in memory."""
     Lf, Kw, noise = covariances
-    numbers = len(known.counts) * len(Lf) ** 2
     total = torch.zeros((), dtype=torch.float64, device=Lf.device)
-    for some in white.split(max(1, MOST_NUMBERS // numbers)):
+    for some in _few_at_a_time(white, known):
         F = Lf @ (q.loc + q.row @ some @ q.column.mT)
         total += OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known).log_density().sum()
     kl = kl_divergence(MatrixNormal(*q, validate_args=False), model.prior())
     return model.likelihood_power * total / len(white) - kl
+
+
+def _few_at_a_time(draws: Tensor, known: OutputStatistics) -> tuple[Tensor, ...]:
+    """Draws ``(s, N, K)``, as many together as there is room for their covariances of all groups."""
+    return draws.split(max(1, MOST_NUMBERS // known.grams.numel()))
 
 
 def gauss_newton_rows(
@@ -69,13 +73,33 @@ def gauss_newton_rows(
     #   (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + ρ Σ_k t_k L_fᵀ H_k L_f ].
     Lf, Kw, noise = covariances
     identity = identity_like(len(Lf), Lf)
-    F = Lf @ V
-    H = OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known).gauss_newton(F, Kw, column_scales)
+    H = torch.zeros_like(Kw)
+    for some in _few_at_a_time(V, known):
+        F = Lf @ some
+        given = OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known)
+        H += given.gauss_newton(F, Kw, column_scales) * (len(some) / len(V))
     precision = (Lf.mT @ H @ Lf) * (model.likelihood_power / len(column_scales))
     precision = 0.5 * (precision + precision.mT) + column_scales.mean() * identity
     # R lower-triangular with R Rᵀ = precision⁻¹: for precision = UUᵀ with U upper-triangular, R = U⁻ᵀ
     flipped = safe_cholesky(precision.flip(0, 1), name="the precision of the functions").flip(0, 1)
     return torch.linalg.solve_triangular(flipped, identity, upper=True).mT
+
+
+def _density_and_gradients(
+    F: Tensor, Kw: Tensor, noise: Tensor, known: OutputStatistics, scale: float, jitter: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``scale · Σ log p(Y|F)`` over draws, with its gradients by ``A = K_w ∘ (F Fᵀ)`` of each, and by σ_y².
+
+    What it is made of, a handful of N×N arrays, is let go before the next are made.
+    """
+    given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
+    by_A, by_noise = pull_back(given.score().mul_(scale), jitter)
+    return scale * given.log_density().sum(), by_A, by_noise.sum()
+
+
+def _summed_product(left: Tensor, right: Tensor) -> Tensor:
+    """``Σ_s left_s right_sᵀ``, ``(a, b)`` for ``(s, a, k)`` and ``(s, b, k)``, without a matrix for each draw."""
+    return torch.einsum("sak,sbk->ab", left, right)
 
 
 class _Bound(torch.autograd.Function):
@@ -100,23 +124,32 @@ class _Bound(torch.autograd.Function):
         jitter: float,
     ) -> Tensor:
         N, K = M.shape
-        RE, ET = R @ E, E @ T.mT
-        V = M + RE @ T.mT
-        F = Lf @ V
-        given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
-        by_A, by_noise = pull_back((power / len(E)) * given.score(), jitter)
-        by_F = 2.0 * (by_A * Kw) @ F
-        by_V = Lf.mT @ by_F
         row_trace, column_trace = R.square().sum(), T.square().sum()
-        by_R = (by_V @ ET.mT).sum(0).tril() - column_trace * R
-        by_T = (by_V.mT @ RE).sum(0).tril() - row_trace * T
+        kl = 0.5 * (row_trace * column_trace + M.square().sum() - N * K)
+        value = K * R.diagonal().log().sum() + N * T.diagonal().log().sum() - kl
+        by_M, by_R, by_T = -M, -column_trace * R, -row_trace * T
         by_R.diagonal().add_(K / R.diagonal())
         by_T.diagonal().add_(N / T.diagonal())
-        ctx.gradients = [by_V.sum(0) - M, by_R, by_T]
+        by_Lf, by_Kw, by_noise = torch.zeros_like(Lf), torch.zeros_like(Kw), torch.zeros_like(noise)
+        for some in _few_at_a_time(E, known):
+            RE, ET = R @ some, some @ T.mT
+            V = M + RE @ T.mT
+            F = Lf @ V
+            density, by_A, of_noise = _density_and_gradients(F, Kw, noise, known, power / len(E), jitter)
+            by_F = 2.0 * (by_A * Kw) @ F
+            by_V = Lf.mT @ by_F
+            value = value + density
+            by_M = by_M + by_V.sum(0)
+            by_R += _summed_product(by_V, ET).tril_()
+            by_T += _summed_product(by_V.mT, RE.mT).tril_()
+            if ctx.needs_input_grad[3]:
+                by_Lf += _summed_product(by_F, V)
+                by_Kw += by_A.mul_(F @ F.mT).sum(0)
+                by_noise += of_noise
+        ctx.gradients = [by_M, by_R, by_T]
         if ctx.needs_input_grad[3]:
-            ctx.gradients += [(by_F @ V.mT).sum(0), (by_A * (F @ F.mT)).sum(0), by_noise.sum()]
-        kl = 0.5 * (row_trace * column_trace + M.square().sum() - N * K)
-        return power * given.log_density().mean() - kl + K * R.diagonal().log().sum() + N * T.diagonal().log().sum()
+            ctx.gradients += [by_Lf, by_Kw, by_noise]
+        return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -17,7 +17,6 @@ from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
 from pyro_gprn.training.threads import few_threads
@@ -65,8 +64,9 @@ class EvidenceGivenF:
             raise _Stopped
         self.put(values)
         try:
-            # Hyperparameters that have priors are drawn from their guides, by the same draws at every evaluation.
-            terms, log_prior = self._model.with_log_prior(self._model.weights_and_noise, new_generator(0))
+            # At the centre of the guides of hyperparameters that have priors: by fixed draws their spread would grow
+            # without end, to cancel the very draws.
+            terms, log_prior = self._model.at_centre_with_log_prior(self._model.weights_and_noise)
             covariance = self._model.output_covariance(self.F, *terms)
             value = OutputsGivenF(covariance, self.known).log_density() + log_prior
             gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
@@ -113,7 +113,9 @@ def _maximise(objective: EvidenceGivenF, starts: list[np.ndarray], ranges: Range
             objective(starts[0])
             runs = [descend(start, TRIAL_STEPS) for start in starts]
             descend(min(runs, key=lambda run: run.fun).x, STEPS)
-        except (_Stopped, KeyboardInterrupt):
+        except (_Stopped, KeyboardInterrupt) as stop:
+            if isinstance(stop, KeyboardInterrupt) and interruption.is_requested:  # the second Ctrl-C
+                raise
             interruption.request()
             interruption.tell("training was interrupted before the first step; keeping independent GPs")
     objective.put(objective.best_at)

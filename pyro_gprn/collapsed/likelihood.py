@@ -23,7 +23,7 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.distributions import constraints
 
-from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.algebra.linalg import add_to_diagonal, safe_cholesky
 from pyro_gprn.outputs.gram import OutputStatistics
 
 _NAME = "the covariance of the outputs"
@@ -35,17 +35,18 @@ def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float) -> Te
     :param jitter: added to the diagonal, relative to its mean.
     """
     C = Kw * (F @ F.mT)
-    level = noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return C + torch.diag_embed(level.unsqueeze(-1).expand(C.shape[:-1]))
+    return add_to_diagonal(C, noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1))
 
 
 def pull_back(score: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-    """The gradient by ``C_F`` turned into those by ``A = K_w ∘ (F Fᵀ)``, ``(*batch, N, N)``, and by σ_y², ``batch``."""
+    """The gradient by ``C_F`` turned into those by ``A = K_w ∘ (F Fᵀ)``, ``(*batch, N, N)``, and by σ_y², ``batch``.
+
+    The first is the score itself, changed in place.
+    """
     # C = A + (σ² + j tr(A)/N) I, so with S = ∂/∂C:  ∂/∂A = S + (j/N) tr(S) I  and  ∂/∂σ² = tr S.
     by_noise = score.diagonal(dim1=-2, dim2=-1).sum(-1)
-    by_A = score.clone()
-    by_A.diagonal(dim1=-2, dim2=-1).add_((jitter / score.shape[-1]) * by_noise.unsqueeze(-1))
-    return by_A, by_noise
+    score.diagonal(dim1=-2, dim2=-1).add_((jitter / score.shape[-1]) * by_noise.unsqueeze(-1))
+    return score, by_noise
 
 
 class Coefficients(NamedTuple):
@@ -185,14 +186,18 @@ def combine_outputs(coefficients: Tensor, known: OutputStatistics, positions: sl
     :param coefficients: ``(g, …, m, N)``.
     :param positions: which of the flattened outputs; ``b`` of them.
     """
-    Y = known.values_at(positions)
+    return combine_values(coefficients, known.values_at(positions), known, positions)
+
+
+def combine_values(coefficients: Tensor, values: Tensor, known: OutputStatistics, positions: slice | Tensor) -> Tensor:
+    """Linear combinations of values ``(N, b)`` that belong to the outputs at some positions: ``(…, m, b)``."""
     if known.pattern_of is None:
-        return coefficients[0] @ Y
-    result = coefficients.new_empty(*coefficients.shape[1:-1], Y.shape[1])
+        return coefficients[0] @ values
+    result = coefficients.new_empty(*coefficients.shape[1:-1], values.shape[1])
     groups = known.patterns_at(positions)
     for group in groups.unique().tolist():
         some = groups == group
-        result[..., some] = coefficients[group] @ Y[:, some]
+        result[..., some] = coefficients[group] @ values[:, some]
     return result
 
 
@@ -210,7 +215,9 @@ def _log_density(factor: Tensor, inverse: Tensor, known: OutputStatistics) -> Te
 
 def _score(inverse: Tensor, known: OutputStatistics) -> Tensor:
     """``∂/∂C_g = ½ (C_g⁻¹ G_g C_g⁻¹ − D_g C_g⁻¹)``, ``(*batch, g, N, N)``."""
-    return 0.5 * (inverse @ known.grams @ inverse - known.counts[:, None, None] * inverse)
+    score = inverse @ known.grams @ inverse
+    score -= known.counts[:, None, None] * inverse
+    return score.mul_(0.5)
 
 
 class _LogDensity(torch.autograd.Function):

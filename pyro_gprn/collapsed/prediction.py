@@ -4,7 +4,9 @@ Given a draw of F and of f*, the functions at new inputs, every output is a Gaus
 
     y*_d | F, f*, Y ~ Normal(c y_d, V)     k = κ_w(X*,X) ∘ (f* Fᵀ)     c = k C_F⁻¹     V = κ_w(X*,X*) ∘ (f* f*ᵀ) − c kᵀ
 
-so the prediction is a mixture over draws in which each new output is a linear combination of training outputs.
+so the prediction is a mixture over draws in which each new output is a linear combination of training outputs. With a
+scale for each output (output_scales.py) its covariance is ``s_d² V``, with s_d known up to its posterior, so that the
+components of the mixture are Student-t.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive, posterior_predictive
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
 #: How many components a mixture has by default.
@@ -59,6 +62,7 @@ class CollapsedPredictive(PosteriorPredictive):
     :param X_new: ``(N*, P)``.
     :param Y: the data, if the model has not seen them.
     :param n_draws: how many components the mixture has. (Of draws all are used.)
+    :param output_scales: what :func:`~pyro_gprn.learn_output_scales` says; None gives all outputs one scale.
     :param generator: of random numbers; None is torch's global state.
     """
 
@@ -70,9 +74,11 @@ class CollapsedPredictive(PosteriorPredictive):
         Y: Any = None,
         *,
         n_draws: int = N_DRAWS,
+        output_scales: OutputScales | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(model, X_new, generator)
+        self._scales = output_scales
         self._model, self._posterior, self._known = model, posterior, model.statistics(Y)
         self._draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
         self._mixture = mixture = self._mix(self._draws, joint=False)
@@ -114,21 +120,24 @@ class CollapsedPredictive(PosteriorPredictive):
     def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
         positions = chosen.positions(block)
         between = combine_outputs(self._deviation_root, self._known, positions).square().sum(-2)
-        return between + self._variance_within[self._known.patterns_at(positions)].mT
+        within = self._variance_within[self._known.patterns_at(positions)].mT
+        return between + (within if self._scales is None else within * self._scales.at(positions).variance())
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
-        return self._mixture.noise.mean()
+        noise = self._mixture.noise.mean()
+        return noise if self._scales is None else noise * self._scales.at(chosen.positions(slice(None))).variance()
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
         if joint:
             if self._joint_mixture is None:
                 self._joint_mixture = self._mix(self._draws, joint=True)
-            return _Chosen(self._joint_mixture, self._known, n_draws, self._generator)
+            return _Chosen(self._joint_mixture, self._known, self._scales, n_draws, self._generator)
         mixture = self._mixture
         if n_draws is not None and n_draws > len(mixture.coefficients):  # none counts twice: draw as many as are wanted
             more = PosteriorDraws.of(self._model, self._posterior, n_draws, mirrored=True, generator=self._generator)
             mixture = self._mix(more, joint=False)
-        return _Chosen(mixture, self._known, min(n_draws or N_DRAWS, len(mixture.coefficients)), self._generator)
+        n_chosen = min(n_draws or N_DRAWS, len(mixture.coefficients))
+        return _Chosen(mixture, self._known, self._scales, n_chosen, self._generator)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         _, n_new, rank, n_rows = self._deviation_root.shape
@@ -139,13 +148,18 @@ class _Chosen(Components):
     """``n`` components of a mixture, each as often as the others or once more; None is all of them."""
 
     def __init__(
-        self, mixture: OutputMixture, known: OutputStatistics, n: int | None, generator: torch.Generator | None
+        self,
+        mixture: OutputMixture,
+        known: OutputStatistics,
+        scales: OutputScales | None,
+        n: int | None,
+        generator: torch.Generator | None,
     ) -> None:
         available = len(mixture.coefficients)
         n = available if n is None else n
-        rounds = [torch.randperm(available, generator=generator) for _ in range(-(-n // available))]
+        rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
         self._draws = torch.cat(rounds)[:n]
-        self._mixture, self._known, self._generator = mixture, known, generator
+        self._mixture, self._known, self._scales, self._generator = mixture, known, scales, generator
         self.n_components = n
         self._coefficients = mixture.coefficients[self._draws].movedim(1, 0)  # (g, n, N*, N)
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
@@ -158,6 +172,12 @@ class _Chosen(Components):
 
     def noise(self, chosen: OutputSelection) -> Tensor:
         return self._mixture.noise[self._draws, None, None]
+
+    def scales(self, chosen: OutputSelection, block: slice) -> OutputScales | None:
+        if self._scales is None:
+            return None
+        degrees, squares, prior_degrees = self._scales.at(chosen.positions(block))
+        return OutputScales(degrees[None, None], squares[None, None], prior_degrees)
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         covariance = self._mixture.covariance(self._draws[components])

@@ -12,7 +12,7 @@ from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, 
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import white_noise
+from pyro_gprn.pyro_state import new_generator, new_seed, white_noise
 from pyro_gprn.training.loop import Trainee, descend
 from pyro_gprn.training.ranges import Ranges
 
@@ -40,6 +40,7 @@ class CollapsedTrainee(Trainee):
     model: CollapsedGPRN
     guide: CollapsedGuide
     draws: Tensor  #: white noise for every evaluation of the bound, (s, N, K)
+    seed: int  #: of hyperparameters that have a spread, for the same
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class CollapsedTrainee(Trainee):
         self.model, self.known, self.ranges = model, known, Ranges(model, known)
         self.guide = CollapsedGuide(model, generator=generator, init_loc=start) if guide is None else guide
         self.draws = self._antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws
+        self.seed = (new_seed(generator) if model.has_spread else 0) if like is None else like.seed
         self._covariances: Covariances | None = None  # held between two steps of the hyperparameters
         if guide is None and not is_hurried:
             self._start_rows()
@@ -90,7 +92,7 @@ class CollapsedTrainee(Trainee):
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            covariances, log_prior = self._current()
+            covariances, log_prior = self._current(new_generator(self.seed))
             bound = evaluate_bound(self.model, self._factors(), covariances, self.draws, self.known)
         except NotPositiveDefiniteError:
             return -math.inf
@@ -117,9 +119,9 @@ class CollapsedTrainee(Trainee):
             self._covariances = Covariances(*(part.detach() for part in covariances))
         return collapsed_bound(self.model, self._factors(), covariances, white, self.known) + log_prior
 
-    def _current(self) -> tuple[Covariances, Tensor | float]:
+    def _current(self, generator: torch.Generator | None = None) -> tuple[Covariances, Tensor | float]:
         """At the current hyperparameters (or at a draw from their guides), with what their priors add to the bound."""
-        return self.model.with_log_prior(self.model.covariances, self._generator)
+        return self.model.with_log_prior(self.model.covariances, generator or self._generator)
 
     def _factors(self) -> Factors:
         q = Factors(self.guide.v_loc, self.guide.v_scale_row, self.guide.v_scale_col)

@@ -149,7 +149,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
             " GPRN with KroneckerGuide(mean='full') and a mask may be faster here",
             stacklevel=3,
         )
-    if n_patterns * N >= MANY_ROWS and N >= MANY_ROWS:
+    if N >= MANY_ROWS:
         unit = n_patterns * _seconds_of_a_cholesky(N)
         steps = how.restarts * (before + how.steps)
         minutes = unit * (steps * _STEP_COST + _EVALUATIONS * _EVALUATION_COST) / 60
@@ -163,7 +163,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
 
 
 def _seconds_of_a_cholesky(n_rows: int) -> float:
-    matrix = torch.eye(n_rows, dtype=torch.float64)
+    matrix = torch.eye(n_rows, dtype=torch.float64, device="cpu")
     begin = time.perf_counter()
     torch.linalg.cholesky(matrix)
     return time.perf_counter() - begin

@@ -1,6 +1,7 @@
 """Posterior diagnostics: ArviZ, leave-one-out, calibration, a report in words, pictures."""
 
 from pyro_gprn.diagnostics.arviz import align, to_arviz
+from pyro_gprn.diagnostics.arviz_versions import import_arviz, to_inference_data
 from pyro_gprn.diagnostics.plots import plot_calibration, plot_khat, plot_latents, plot_predictive_check
 from pyro_gprn.diagnostics.report import Report, diagnose
 
@@ -8,9 +9,11 @@ __all__ = [
     "Report",
     "align",
     "diagnose",
+    "import_arviz",
     "plot_calibration",
     "plot_khat",
     "plot_latents",
     "plot_predictive_check",
     "to_arviz",
+    "to_inference_data",
 ]

@@ -34,29 +34,30 @@ def to_arviz(
     correlation_at: Any = None,
     seed: int = 0,
 ) -> Any:
-    """Everything ArviZ can look at: InferenceData of ArviZ 0.x, a DataTree of 1.x.
+    """A posterior as ArviZ takes it, in InferenceData of ArviZ 0.x or a DataTree of 1.x, with these groups:
 
-    - *posterior*: hyperparameters; ``f``, the functions at the training inputs, rotated to agree with each other; on
-      request ``w`` and ``correlation``;
+    - *posterior*: hyperparameters; ``f``, the functions at the training inputs, each draw rotated to agree with the
+      first; on request ``w``, the weights, and ``correlation``;
     - *posterior_predictive* and *predictions*: ``y`` at the training inputs, and at ``X``;
     - *prior* and *prior_predictive*: at the fitted hyperparameters;
-    - *log_likelihood*: ``y``, of each row given all others, as leave-one-out by importance sampling needs it where rows
-      are not independent;
+    - *log_likelihood*: ``y``, for each row the log density of its outputs given all other rows, which leave-one-out by
+      importance sampling needs where rows are not independent;
     - *sample_stats* (``lp``, ``log_q``, ``bound``), *observed_data*, *constant_data*.
 
-    Restarts are chains. Outputs are in the data's units and under their names; log-likelihoods are those of the model,
-    of standardised outputs, times the power of the likelihood.
+    Restarts are chains. Outputs are in the data's units and have their names; log-likelihoods are the model's, for
+    standardised outputs, times the power of the likelihood. Where the fit has a scale for each output, draws of outputs
+    given the data have it too; prior and log-likelihood are those that the network was trained by, without it.
 
     :param source: a fitted :class:`~pyro_gprn.GPRNRegressor`, ``(model, guide)``, ``(model, mcmc)`` or
         ``(model, draws)``, of a collapsed model.
     :param X: new inputs, ``(N*, P)``.
-    :param Y: outputs observed there, if they are: *predictions_constant_data* keeps them beside.
-    :param draws: how many in each chain. (Of MCMC all are used.)
-    :param outputs: which outputs, as for :func:`~pyro_gprn.posterior_predictive`; by default all, or an even selection
-        where that would be more than ten million numbers.
-    :param weights: whether the weights of these outputs are wanted too, ``(chain, draw, run, latent, …)``.
-    :param correlation_at: inputs at which the correlation between these outputs is wanted, ``(m, P)``.
-    :param seed: of all draws.
+    :param Y: outputs observed at ``X``, if any, ``(N*, …)``; they are kept in *predictions_constant_data*.
+    :param draws: how many draws in each chain. (Of MCMC all are used.)
+    :param outputs: a selection of outputs, as for :class:`~pyro_gprn.PosteriorPredictive`; by default all, or an evenly
+        spread selection if all would be more than ten million numbers.
+    :param weights: whether to include the weights of these outputs, ``(chain, draw, run, latent, …)``.
+    :param correlation_at: inputs ``(m, P)`` at which to include the correlation between these outputs.
+    :param seed: seed of all draws.
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = np.linspace(0, 1, 10)[:, None]
@@ -91,9 +92,10 @@ def to_arviz(
 
 
 def align(F: Tensor, reference: Tensor) -> Tensor:
-    """Functions ``(…, N, K)``, each rotated (and mirrored) to come as near as it can to a reference ``(N, K)``.
+    """Rotates (and mirrors) functions ``(…, N, K)`` so that each comes as close as possible to a reference ``(N, K)``.
 
-    The posterior is the same for F and F Q: rotations mean nothing, and averages over them mislead.
+    The posterior density is the same for F and F Q with any rotation Q, so that draws differ by rotations that mean
+    nothing, and an average over unaligned draws misleads.
 
     >>> F = torch.randn(5, 2, dtype=torch.float64)
     >>> torch.allclose(align(F.flip(-1), F), F)
@@ -134,7 +136,7 @@ def _sample_stats(about: PosteriorSource, described: list[DescribedDraws]) -> di
 
 
 def _sites(described: DescribedDraws) -> dict[str, Tensor]:
-    """The draws as :func:`~pyro_gprn.posterior_predictive` takes them: predictions come from the draws shown."""
+    """The draws as :func:`~pyro_gprn.posterior_predictive` takes them, so that predictions come from the same draws."""
     return {"v": described.draws.V, **described.draws.hyperparameters}
 
 
@@ -147,8 +149,15 @@ def _predict(
     generator: torch.Generator,
 ) -> Variable:
     by_chain = []
-    for (model, _), each in zip(about.chains, described, strict=True):
-        predictive = posterior_predictive(model, _sites(each), X_new, about.known, generator=generator)
+    for chain, each in enumerate(described):
+        predictive = posterior_predictive(
+            about.chains[chain][0],
+            _sites(each),
+            X_new,
+            about.known,
+            output_scales=about.scales(chain),
+            generator=generator,
+        )
         by_chain.append(predictive.sample(len(each.F), chosen.outputs).reshape(len(each.F), len(X_new), -1))
     values = about.undo(torch.stack(by_chain), chosen.all_positions())
     return (*_DRAWS, rows, *_kept(about, chosen)), values.reshape(*values.shape[:3], *chosen.shape)
@@ -185,7 +194,7 @@ def _correlation(
 
 @torch.no_grad()
 def _prior(about: PosteriorSource, chosen: OutputSelection, n_draws: int, generator: torch.Generator) -> Groups:
-    """At the fitted hyperparameters of the first chain."""
+    """Draws from the prior at the fitted hyperparameters of the first chain."""
     model, positions = about.model, chosen.all_positions()
     Lf, Kw, noise = model.at_centre(model.covariances)
     F = Lf @ white_noise(n_draws, model.n_rows, model.n_latents, like=Lf, generator=generator)
@@ -204,7 +213,7 @@ def _given(about: PosteriorSource, chosen: OutputSelection, Y: Any) -> Variable:
 
 
 def _modes(about: PosteriorSource, chosen: OutputSelection) -> tuple[list[str], list[Any]]:
-    """Names and labels of the modes that were chosen from: the outputs', or one of all outputs, flattened."""
+    """Names and labels of the modes in which outputs are selected: those of Y, or one mode of all flattened outputs."""
     names, labels = about.output_dims()
     if chosen.is_by_mode:
         return names, labels
@@ -212,7 +221,7 @@ def _modes(about: PosteriorSource, chosen: OutputSelection) -> tuple[list[str], 
 
 
 def _kept(about: PosteriorSource, chosen: OutputSelection) -> list[str]:
-    """Names of the modes of which more than one number was chosen (or a list of one)."""
+    """Names of the modes that the selected outputs have: those from which no int selects."""
     return [name for name, dropped in zip(_modes(about, chosen)[0], chosen.drops, strict=True) if not dropped]
 
 

@@ -1,12 +1,13 @@
-"""Arrays with names to what ArviZ reads: InferenceData for ArviZ 0.x, a DataTree for 1.x.
+"""Turns named arrays into what ArviZ reads: InferenceData for ArviZ 0.x, a DataTree for 1.x.
 
-The only module that knows which ArviZ there is. It needs no torch.
+This is the only module that knows which version of ArviZ is installed. It needs no torch.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,17 @@ Variable = tuple[Sequence[str], np.ndarray]
 
 
 def import_arviz() -> Any:
-    """ArviZ, or an error that names the extra."""
+    """The module ``arviz``; if it is missing, an error that says how to install it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces 1.0, which this module knows
-        try:
-            import arviz
-        except ImportError as missing:
-            raise ImportError("diagnostics need ArviZ: pip install 'pyro-gprn[diagnostics]'") from missing
-    return arviz
+        return _import("arviz")
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as missing:
+        raise ImportError(f"diagnostics need {name}: pip install 'pyro-gprn[diagnostics]'") from missing
 
 
 def _is_first_or_later(arviz: Any) -> bool:
@@ -35,20 +39,18 @@ def to_inference_data(
     coordinates: Mapping[str, Sequence[Any]],
     attributes: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Groups of named arrays as ArviZ wants them.
+    """Groups of named arrays in the form that ArviZ reads.
 
-    :param groups: by group, such as ``"posterior"``, and by variable: dimensions and values. Draws have ``"chain"`` and
-        ``"draw"`` first.
-    :param coordinates: labels of dimensions, where they have any.
-    :param attributes: said of every group.
+    :param groups: for each group, such as ``"posterior"``, its variables by name. The first dimensions of draws are
+        ``"chain"`` and ``"draw"``.
+    :param coordinates: labels along those dimensions that have any.
+    :param attributes: attributes that every group gets.
 
     >>> data = to_inference_data({"posterior": {"noise": (("chain", "draw"), np.ones((2, 5)))}}, {})
     >>> dict(data["posterior"].sizes)
     {'chain': 2, 'draw': 5}
     """
-    import xarray as xr
-
-    arviz = import_arviz()
+    arviz, xr = import_arviz(), _import("xarray")
     datasets = {}
     for group, variables in groups.items():
         sizes: dict[str, int] = {}
@@ -66,7 +68,7 @@ def to_inference_data(
 
 
 def pareto_k(log_ratios: np.ndarray) -> float:
-    """The shape of the tail of importance ratios ``(s,)``: below 0.7 they can be trusted.
+    """The Pareto shape k of the tail of importance ratios, given their logarithms ``(s,)``: below 0.7 trust them.
 
     >>> pareto_k(np.random.default_rng(0).normal(size=500)) < 0.7
     True
@@ -77,12 +79,12 @@ def pareto_k(log_ratios: np.ndarray) -> float:
 
         return float(array_stats.psislw(log_ratios)[1])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a k that is returned anyway
+        warnings.simplefilter("ignore")  # ArviZ warns of a large k, which is returned anyway
         return float(arviz.psislw(log_ratios.copy())[1])
 
 
 def draw_predictive_check(data: Any) -> Any:
-    """ArviZ's plot of a posterior predictive check, under the name that it has."""
+    """ArviZ's plot of a posterior predictive check, whose name depends on the version of ArviZ."""
     arviz = import_arviz()
     if _is_first_or_later(arviz):
         return arviz.plot_ppc_dist(data)

@@ -1,4 +1,4 @@
-"""What draws from the posterior of a collapsed network say of each row: with it, and with it left out."""
+"""Densities of posterior draws of a collapsed network, and predictions of each row from all other rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
 
 
 class DescribedDraws(NamedTuple):
-    """What ``s`` draws say, on the model's scale."""
+    """``s`` draws from a posterior with their densities, in the model's units."""
 
     draws: PosteriorDraws
     hyperparameters: dict[str, Tensor]  #: all of them, by name, (s, …)
@@ -33,13 +34,19 @@ def describe_draws(
     *,
     generator: torch.Generator | None = None,
 ) -> DescribedDraws:
-    """Draws of a posterior (all of those that a mapping holds), with densities.
+    """Draws from a posterior, with their densities.
 
     :param model: the model.
-    :param posterior: its guide, or draws of its sites as MCMC gives them.
-    :param n_draws: how many.
-    :param Y: the data, if the model has not seen them.
-    :param generator: of random numbers; None is torch's global state.
+    :param posterior: its guide, or a mapping with draws of its sites as MCMC gives them.
+    :param n_draws: how many draws from a guide; of a mapping, all are taken.
+    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> described = describe_draws(model, CollapsedGuide(model), 7, torch.ones(5, 3))
+    >>> described.F.shape, described.by_row.shape
+    (torch.Size([7, 5, 2]), torch.Size([7, 5]))
     """
     known = model.statistics(Y)
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)
@@ -62,24 +69,49 @@ def describe_draws(
 
 
 class LeftOut(NamedTuple):
-    """Each row predicted from the other rows, for ``s`` draws and some outputs: Gaussians."""
+    """Predictions of each row from all other rows, for ``b`` outputs: one Gaussian for each of ``s`` draws."""
 
     mean: Tensor  #: (s, N, b)
-    variance: Tensor  #: with noise, (s, N, b)
+    variance: Tensor  #: with noise, of outputs whose scale is 1, (s, N, b)
+    residual_squares: Tensor  #: what each row adds to y_dᵀC⁻¹y_d when the others are known, (s, N, b); 0 where missing
+
+    def distribution(self, scales: OutputScales | None = None) -> StudentMixture:
+        """The mixture over draws: of Gaussians, or of Student-t where each output has a scale.
+
+        :param scales: of these outputs, ``(b,)``. Each row's own share is taken out of them.
+        """
+        if scales is None:
+            return StudentMixture(self.mean, self.variance.sqrt(), self.mean.new_tensor(math.inf))
+        return StudentMixture(self.mean, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
+
+    def _squares(self, scales: OutputScales) -> Tensor:
+        """``ŝ_d²`` of each row without what the row itself says of it, ``(N, b)``."""
+        # ν' ŝ² = ν + q with q = Σ_n z_n²/P_nn + …; the quadratic form of the other rows is q − z_n²/P_nn, at least 0.
+        if math.isinf(scales.prior_degrees):
+            return torch.ones_like(self.mean[0])
+        everything = scales.degrees * scales.squares - self.residual_squares.mean(0)
+        return everything.clamp(min=scales.prior_degrees) / (scales.degrees - 1.0)
 
 
 @torch.no_grad()
 def predict_left_out(
     draws: PosteriorDraws, positions: Tensor, Y: Any = None, *, generator: torch.Generator | None = None
 ) -> LeftOut:
-    """Each row's outputs from all other rows: its functions drawn anew from theirs, its outputs left out.
+    """Predicts each row's outputs from all other rows.
 
-    Only the posterior of the other rows' functions has seen the row.
+    The functions of the row are drawn anew given those of the other rows, and its outputs are left out. It still has
+    an influence through the other rows' functions, whose posterior is that given all rows.
 
-    :param draws: of the posterior.
-    :param positions: which outputs, among the flattened ones, ``(b,)``.
-    :param Y: the data, if the model has not seen them.
-    :param generator: of random numbers; None is torch's global state.
+    :param draws: draws from the posterior.
+    :param positions: positions of the outputs among the flattened ones, ``(b,)``.
+    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if the model has not seen them.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> draws = PosteriorDraws.of(model, CollapsedGuide(model), 7)
+    >>> predict_left_out(draws, torch.tensor([0, 2]), torch.ones(5, 3)).mean.shape
+    torch.Size([7, 5, 2])
     """
     # Row n of F given the others: f_n = F_n − [K⁻¹F]_n / [K⁻¹]_nn + noise of variance 1/[K⁻¹]_nn, with K = K_f̂. With
     # k_n = κ_w(x_n, X) ∘ (f_n Fᵀ) and coefficients c_n of the other rows, the outputs of the row have
@@ -100,7 +132,9 @@ def predict_left_out(
         prior = (Kw.diagonal() * anew.square().sum(-1)).unsqueeze(1)
         variance = (prior - explained).clamp(min=0.0) + noise  # (s, g, N)
         mean = combine_outputs(coefficients.movedim(1, 0), known, positions)
-        return LeftOut(mean, variance[:, groups].mT)
+        precision = given.inverse.diagonal(dim1=-2, dim2=-1)  # (s, g, N)
+        residuals = combine_outputs(given.inverse.movedim(1, 0), known, positions)
+        return LeftOut(mean, variance[:, groups].mT, residuals.square() / precision[:, groups].mT)
 
     parts = draws.each(predict)
     return LeftOut(*(torch.cat(values) for values in zip(*parts, strict=True)))

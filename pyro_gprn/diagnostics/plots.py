@@ -1,4 +1,8 @@
-"""Pictures for diagnostics, on ArviZ and matplotlib; each returns its axes."""
+"""Pictures for diagnostics, on ArviZ and matplotlib; each returns its axes.
+
+The picture of k-hat is our own, because ArviZ's cannot be drawn beside others: that of ArviZ 1.x takes no axes and
+returns none.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_calibration", "plot_khat", "plot_latents", "plot_predictive_check"]
 
-#: Above this, importance ratios cannot be trusted.
+#: Importance ratios whose k-hat is above this cannot be trusted.
 _LIMIT = 0.7
 
 
@@ -38,10 +42,11 @@ def plot_predictive_check(data: Any) -> Any:
 def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
     """Probability integral transforms of left-out rows, and how often central intervals hold them.
 
-    A flat histogram and a curve on the diagonal are right. A ∪ and a curve below are over-confident, a ∩ and one above
-    too cautious.
+    For calibrated predictions the histogram is flat and the curve lies on the diagonal. Over-confident predictions give
+    a histogram like a ∪ and a curve below the diagonal; too cautious ones give a ∩ and a curve above it.
 
     :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+    :param axes: two matplotlib axes to draw on; by default new ones.
 
     >>> [axes.get_title() for axes in plot_calibration(Report(pit=np.random.default_rng(0).uniform(size=(20, 5))))]
     ['left-out rows', 'coverage']
@@ -61,9 +66,12 @@ def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
 
 
 def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
-    """How much each row sways the posterior: the tail of the ratios that would leave it out.
+    """The Pareto k-hat of each row: how heavy the tail is of the importance ratios that would leave the row out.
+
+    The larger it is, the more the posterior depends on that one row.
 
     :param report: from :func:`~pyro_gprn.diagnostics.diagnose`.
+    :param axes: matplotlib axes to draw on; by default new ones.
 
     >>> from types import SimpleNamespace
     >>> plot_khat(Report(loo=SimpleNamespace(pareto_k=[0.1, 0.9]))).get_xlabel()
@@ -81,8 +89,10 @@ def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
 def plot_latents(data: Any, column: int = 0, axes: Axes | None = None) -> Axes:
     """The latent functions with 95 % bands, over one input.
 
-    :param data: from :func:`~pyro_gprn.to_arviz`; its ``f`` are aligned, so that their mean means something.
-    :param column: which input to draw them over.
+    :param data: from :func:`~pyro_gprn.to_arviz`, where draws of ``f`` are aligned, so that their quantiles mean
+        something.
+    :param column: the number of the input column to draw them over.
+    :param axes: matplotlib axes to draw on; by default new ones.
 
     >>> f, X = np.random.default_rng(0).normal(size=(1, 50, 8, 2)), np.linspace(0, 1, 8)[:, None]
     >>> len(plot_latents({"posterior": {"f": f}, "constant_data": {"X": X}}).get_lines())

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.collapsed.guide import CollapsedGuide
@@ -23,20 +22,20 @@ from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun
 
-#: Steps of further training that tell whether the bound had settled, and their rate.
+#: Steps of further training that tell whether the bound had settled, and their learning rate.
 MORE_STEPS, MORE_RATE = 60, 0.04
-#: What a bound may still gain, or a restart fall behind, as a share of what training gained.
+#: How much a bound may still gain, or a restart may fall behind the best, as a share of what training gained.
 TOLERANCE = 0.03
 #: A latent function counts as unused if its posterior mean explains less than this share of its mean square.
 USELESS = 0.2
-#: Outputs on which calibration is looked at.
+#: Calibration is checked on at most this many outputs.
 N_OUTPUTS = 100
 N_DRAWS = 200
 
 
 @dataclass
 class Report:
-    """What :func:`diagnose` found. Printed, it is readable; :attr:`warnings` has what looks wrong.
+    """What :func:`diagnose` found. Print it to read it; :attr:`warnings` says what looks wrong.
 
     >>> report = Report()
     >>> report.say("bound", "-12.3; 60 further steps gain 40", "the bound has not settled")
@@ -46,16 +45,19 @@ class Report:
     ! the bound has not settled
     """
 
-    findings: dict[str, str] = field(default_factory=dict)  #: by heading
-    warnings: list[str] = field(default_factory=list)  #: each in words
-    further_gain: float = np.nan  #: of the bound, by further training
-    restart_bounds: list[float] = field(default_factory=list)
-    pareto_k: float = np.nan  #: of the variational posterior
-    loo: Any = None  #: what ``az.loo`` says of rows
-    pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  #: of left-out rows, (N, b), NaN where missing
-    coverage: float = np.nan  #: of their central 95 % intervals
-    latent_shares: np.ndarray = field(default_factory=lambda: np.zeros(0))  #: of the functions' size, (K,), sorted
-    latent_certainties: np.ndarray = field(default_factory=lambda: np.zeros(0))  #: how much of each is not spread, (K,)
+    findings: dict[str, str] = field(default_factory=dict)  #: what was found, by heading
+    warnings: list[str] = field(default_factory=list)  #: what looks wrong, each in a sentence or two
+    further_gain: float = np.nan  #: what the bound gained by further training
+    restart_bounds: list[float] = field(default_factory=list)  #: the bound of each restart
+    pareto_k: float = np.nan  #: k-hat of the variational posterior
+    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row
+    #: probability integral transforms of b outputs in left-out rows, (N, b), NaN where missing
+    pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    coverage: float = np.nan  #: the share of these outputs that lie in their central 95 % intervals
+    #: the share of each latent function in the mean square of all, (K,), largest first
+    latent_shares: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: the share of each latent function's mean square that its posterior mean explains, (K,)
+    latent_certainties: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __str__(self) -> str:
         width = max(len(heading) for heading in self.findings)
@@ -64,17 +66,17 @@ class Report:
         return "\n".join(lines)
 
     def say(self, heading: str, finding: str, warning: str | None = None) -> None:
-        """Notes a finding, and what is wrong with it."""
+        """Notes a finding under a heading and, if something is wrong, a warning."""
         self.findings[heading] = finding
         if warning is not None:
             self.warnings.append(warning)
 
 
 def diagnose(source: Any, *, seed: int = 0) -> Report:
-    """Looks a fit over: has the bound settled, do restarts agree, is it calibrated, which latents matter.
+    """Checks a fit: has the bound settled, do restarts agree, is it calibrated, which latent functions matter?
 
-    :param source: as for :func:`~pyro_gprn.to_arviz`. Of draws, training is not looked at.
-    :param seed: of all draws.
+    :param source: as for :func:`~pyro_gprn.to_arviz`. If it has draws instead of a guide, training is not checked.
+    :param seed: seed of all draws.
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = np.linspace(0, 1, 15)[:, None]
@@ -86,7 +88,7 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
     about = PosteriorSource.of(source)
     report, generator = Report(), new_generator(seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ArviZ's, of what is said in the report
+        warnings.simplefilter("ignore")  # ArviZ warns of what the report says anyway
         described = [describe_draws(*chain, N_DRAWS, generator=generator) for chain in about.chains]
         posterior, of_best = about.chains[about.best][1], described[about.best]
         if isinstance(posterior, CollapsedGuide):
@@ -138,7 +140,9 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Describ
     n = described.F[0].numel()
     good = report.pareto_k < 0.7
     words = (
-        "q is close to the posterior" if good else f"q, over {n} numbers, cannot be corrected by weights; see coverage"
+        "q is close to the posterior"
+        if good
+        else f"q, over {n} numbers, cannot be corrected by importance sampling; see coverage"
     )
     report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: {words}")
 
@@ -146,7 +150,7 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Describ
 def _look_at_rows(report: Report, described: list[DescribedDraws]) -> None:
     by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
     dims = ("chain", "draw", "run")
-    noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo wants a posterior, for its size
+    noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo needs a posterior for its number of draws
     data = to_inference_data({"posterior": {"size": (dims[:2], noise)}, "log_likelihood": {"y": (dims, by_row)}}, {})
     report.loo = import_arviz().loo(data, pointwise=True)
     k = np.asarray(report.loo.pareto_k)
@@ -165,7 +169,8 @@ def _look_at_calibration(
     positions = torch.unique(torch.linspace(0, D - 1, min(D, N_OUTPUTS)).round().long())
     left_out = predict_left_out(described.draws.first(64), positions, about.known, generator=generator)
     y = about.known.source.read(positions).to(left_out.mean)
-    pit = Normal(left_out.mean, left_out.variance.sqrt(), validate_args=False).cdf(y).mean(0)
+    scales = about.scales(about.best)
+    pit = left_out.distribution(None if scales is None else scales.at(positions)).cdf(y)
     report.pit = pit.cpu().numpy()
     report.coverage = coverage_of(pit)
     half = coverage_of(pit, 0.5)
@@ -179,7 +184,7 @@ def _look_at_calibration(
 
 
 def coverage_of(pit: Tensor, level: float = 0.95) -> float:
-    """How many of some probability integral transforms lie in the central interval.
+    """The share of probability integral transforms, of any shape, that lie in the central interval; NaN is left out.
 
     >>> coverage_of(torch.linspace(0, 1, 1000), level=0.5)
     0.5
@@ -190,8 +195,8 @@ def coverage_of(pit: Tensor, level: float = 0.95) -> float:
 
 
 def _look_at_latents(report: Report, F: Tensor) -> None:
-    # Rotations mean nothing, so latents are those of the principal axes of E[FᵀF]. One that the data do not need is as
-    # likely positive as negative everywhere: its mean is small beside its spread.
+    # Rotations of F mean nothing, so the functions are taken along the principal axes of E[FᵀF]. One that the data do
+    # not need is as likely positive as negative everywhere: its mean is small beside its spread.
     sizes, axes = torch.linalg.eigh((F.mT @ F).mean(0))
     sizes, axes = sizes.flip(0).clamp(min=1e-300), axes.flip(1)
     certain = (F.mean(0) @ axes).square().sum(0) / sizes

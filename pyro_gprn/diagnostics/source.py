@@ -1,4 +1,4 @@
-"""What diagnostics are about: a fitted estimator, a model with its guide, or an MCMC run, in one form."""
+"""What diagnostics take, in one form: a fitted estimator, a model with its guide, or an MCMC run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,26 @@ from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
+from pyro_gprn.prediction.scales import OutputScales
 
-#: More numbers than this (draws × rows × outputs) are not exported unasked.
+#: By default at most about this many numbers (chains × draws × rows × outputs) are exported.
 MOST_NUMBERS = 10_000_000
 
 
 @dataclass(frozen=True)
 class PosteriorSource:
-    """A posterior, by chain, with the data and the names of what it is about.
+    """A posterior, chain by chain, with the data and their names.
 
-    :param chains: each with the model at its own hyperparameters, which knows the data.
-    :param known: statistics of the outputs as the model has them.
-    :param inputs: ``(N, P)``, in the data's units.
+    :param chains: for each chain the model, at the chain's hyperparameters and with the data, and the posterior.
+    :param known: statistics of the outputs in the model's units.
+    :param inputs: training inputs in the data's units, ``(N, P)``.
     :param fitted: the record of the fit, if an estimator made it.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> known = model.statistics(torch.ones(5, 3))
+    >>> len(PosteriorSource.of((model, CollapsedGuide(model))).chains)
+    1
     """
 
     chains: list[tuple[CollapsedGPRN, Posterior]]
@@ -40,22 +47,31 @@ class PosteriorSource:
 
     @property
     def model(self) -> CollapsedGPRN:
-        """The first chain's."""
+        """The model of the first chain."""
         return self.chains[0][0]
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """What is known of each restart; nothing without an estimator."""
+        """The results of each restart, as in :class:`~pyro_gprn.estimator.fitted.FittedNetwork`; else an empty list."""
         return [] if self.fitted is None else self.fitted.runs
 
     @property
     def best(self) -> int:
-        """The chain that predictions come from."""
+        """The number of the chain with the best bound, from which predictions come."""
         return 0 if self.fitted is None else self.fitted.best_run
+
+    def scales(self, chain: int) -> OutputScales | None:
+        """The scale of each output by one of the chains, if an estimator made the fit and gave it such."""
+        if self.fitted is None:
+            return None
+        return self.fitted.output_scales if chain == self.best else self.fitted.learn_scales(*self.chains[chain])
 
     @classmethod
     def of(cls, source: Any) -> PosteriorSource:
-        """:param source: a fitted regressor, ``(model, guide)``, ``(model, mcmc)`` or ``(model, draws)``."""
+        """Brings what diagnostics take into this form.
+
+        :param source: a fitted regressor, ``(model, guide)``, ``(model, mcmc)`` or ``(model, draws)``.
+        """
         if isinstance(source, GPRNRegressor):
             if not hasattr(source, "fitted_"):
                 raise ValueError("the regressor is not fitted yet: call fit first")
@@ -84,23 +100,23 @@ class PosteriorSource:
         return cls(chains, fitted.known, fitted.inputs.cpu().numpy(), fitted)
 
     def choose(self, outputs: Outputs, n_draws: int) -> OutputSelection:
-        """The outputs asked for; by default all, or as many, evenly spread, as there is reasonable room for."""
+        """The selection asked for; by default all outputs, or an evenly spread selection if all are too many."""
         shape = self.model.output_shape
         if outputs is None:
             outputs = evenly_spread(shape, max(1, MOST_NUMBERS // (len(self.chains) * n_draws * len(self.inputs))))
         return OutputSelection(outputs, shape)
 
     def undo(self, values: Tensor, positions: Tensor) -> np.ndarray:
-        """Outputs ``(…, b)`` of the model in the data's units."""
+        """Values ``(…, b)`` of the model's outputs at some positions, in the data's units."""
         return (values if self.fitted is None else self.fitted.scaling.undo_at(values, positions)).cpu().numpy()
 
     def standardise_inputs(self, X: Any) -> Tensor:
-        """New inputs in the model's units."""
+        """New inputs ``(N*, P)`` in the model's units."""
         read = torch.as_tensor(np.asarray(plain(X), dtype=np.float64)).to(self.model.X.device)
         return read if self.fitted is None else self.fitted.scaling.inputs(read)
 
     def output_dims(self) -> tuple[list[str], list[Sequence[Any]]]:
-        """Names of the outputs' modes, and labels along each."""
+        """The names of the outputs' modes, and the labels along each."""
         shape = self.model.output_shape
         names = [f"output_{m + 1}" for m in range(len(shape))] if len(shape) > 1 else ["output"]
         labels: list[Sequence[Any]] = [range(size) for size in shape]

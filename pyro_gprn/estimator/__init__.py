@@ -1,4 +1,4 @@
-"""The whole method for somebody who has arrays and no Pyro."""
+"""The whole method behind one class, for people who have arrays and do not use Pyro."""
 
 from pyro_gprn.estimator.regressor import GPRNRegressor
 

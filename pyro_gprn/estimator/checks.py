@@ -5,9 +5,15 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+import numpy as np
+
 
 def check_settings(settings: Any) -> None:
-    """Of an estimator: numbers that must be positive, words that must be known."""
+    """Checks the settings of an estimator: numbers that must be positive, words that must be known.
+
+    :param settings: the estimator, with its settings as attributes.
+    :raises ValueError: for the first setting that is wrong.
+    """
     if settings.n_latents != "auto" and not (_is_integer(settings.n_latents) and settings.n_latents >= 1):
         raise ValueError(f"n_latents must be 'auto' or an integer of at least 1; got {settings.n_latents!r}")
     for name in ("steps", "restarts"):
@@ -21,6 +27,8 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"seed must be an integer or None; got {settings.seed!r}")
     if not (isinstance(settings.standardize, bool) or settings.standardize in ("field", "outputs")):
         raise ValueError(f"standardize must be True, False, 'field' or 'outputs'; got {settings.standardize!r}")
+    if not isinstance(settings.output_scales, (bool, np.bool_)):
+        raise ValueError(f"output_scales must be True or False; got {settings.output_scales!r}")
 
 
 def _is_integer(value: Any) -> bool:

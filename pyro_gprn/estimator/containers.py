@@ -1,7 +1,7 @@
 """Arrays as people have them: NumPy, torch, pandas and xarray in, the same kind out.
 
-Reading is here. Giving back is in :mod:`~pyro_gprn.estimator.template`, and what an array's kind and the labels of its
-rows are in :mod:`~pyro_gprn.estimator.kinds`.
+This module reads arrays. :mod:`~pyro_gprn.estimator.template` gives predictions back in the same kind, and
+:mod:`~pyro_gprn.estimator.kinds` tells the kind of an array and the labels of its rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 
 def read_inputs(X: Any) -> np.ndarray:
-    """Inputs as a finite float64 array, ``(N, P)``; scikit-learn's errors for anything else.
+    """Inputs as a finite float64 array, ``(N, P)``. Anything else raises the errors that scikit-learn would raise.
 
-    Masked numbers are refused: every input must be known.
+    Masked inputs are refused too: every input must be known.
 
     >>> read_inputs([[1, 2], [3, 4]][::-1])
     array([[3., 4.],
@@ -51,8 +51,8 @@ def read_outputs(Y: Any) -> Tensor:
     The tensor shares the memory of ``Y`` wherever it can: a read-only array, a memory map and a view with gaps are not
     copied. What is copied: other types (integers, booleans and what is longer than 64 bits become float64, float16
     becomes float32), an array of which something is masked, and memory that torch cannot address (see
-    :func:`~pyro_gprn.outputs.memory.shared_tensor`). The numbers themselves are not looked at: ``inf`` is for the first
-    pass over Y to find.
+    :func:`~pyro_gprn.outputs.memory.shared_tensor`). The numbers themselves are not looked at: the first pass over Y
+    finds an ``inf``.
 
     >>> read_outputs(np.ma.masked_equal([[1, 2], [3, 0]], 0))
     tensor([[1., 2.],
@@ -105,5 +105,5 @@ def _check_dense(Y: Any) -> np.ndarray:
 
 
 def writeable(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of one that torch cannot take as it is: read-only, or with steps backwards."""
+    """The array, or a copy of it if torch cannot take it as it is: if it is read-only or has steps backwards."""
     return np.require(array, requirements=["C", "A", "W"])

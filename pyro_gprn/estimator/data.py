@@ -1,4 +1,4 @@
-"""Data as they came, read for training."""
+"""Inputs and outputs, read and standardised for training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from pyro_gprn.outputs.source import ArrayOutputs, OutputSource
 
 
 class TrainingData(NamedTuple):
-    """What a fit reads of ``X`` and ``Y``; no array here is of Y's size but Y itself."""
+    """``X`` and ``Y`` as a fit needs them. No array here has the size of Y but Y itself.
+
+    The model's units are those of standardised inputs and outputs.
+    """
 
     X: Tensor  #: inputs in the model's units, (N, P)
-    known: OutputStatistics  #: of the outputs in the model's units
-    outputs: OutputSource  #: as they came, (N, d_1, …, d_M)
-    scaling: Scaling
-    template: Template
+    known: OutputStatistics  #: statistics of the outputs in the model's units
+    outputs: OutputSource  #: reads the outputs as they came, (N, d_1, …, d_M)
+    scaling: Scaling  #: between the model's units and the data's
+    template: Template  #: the kind, type, shape and names of Y
     output_shape: tuple[int, ...]  #: (d_1, …, d_M)
-    present: Tensor | None  #: positions of the outputs that have an observation, if some have none
+    present: Tensor | None  #: positions of the outputs that have an observation; None if all have one
 
     @classmethod
     def read(
@@ -36,7 +39,19 @@ class TrainingData(NamedTuple):
         standardize: Standardize,
         device: torch.device,
     ) -> TrainingData:
-        """Reads ``X`` and, once, ``Y``."""
+        """Reads ``X``, and ``Y`` in one pass (rarely two: see :func:`~pyro_gprn.estimator.scaling.scale_outputs`).
+
+        :param X: inputs, ``(N, P)``.
+        :param Y: outputs, ``(N,)`` or ``(N, d_1, …, d_M)``, or flat with ``output_shape`` given.
+        :param output_shape: ``(d_1, …, d_M)``; None takes the shape that Y has.
+        :param standardize: as for :class:`~pyro_gprn.GPRNRegressor`.
+        :param device: the device of the tensors.
+
+        >>> X, Y = [[0.0], [1.0]], np.array([[1.0, 5.0], [3.0, 5.0]])
+        >>> data = TrainingData.read(X, Y, None, True, torch.device("cpu"))
+        >>> data.X.flatten(), data.scaling.y_mean
+        (tensor([-1., 1.], dtype=torch.float64), tensor([2., 5.], dtype=torch.float64))
+        """
         check_rows(X, Y)
         inputs = torch.from_numpy(read_inputs(X)).to(device)
         x_mean, x_scale = scale_inputs(inputs, standardize is not False)
@@ -53,7 +68,15 @@ class TrainingData(NamedTuple):
 
 
 def check_shapes(X: Tensor, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
-    """That inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``."""
+    """Checks that inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``.
+
+    :param X: inputs, ``(N, P)``.
+    :param Y: outputs, ``(N,)``, ``(N, D)`` or ``(N, d_1, …, d_M)``.
+    :param output_shape: ``(d_1, …, d_M)``; None takes the shape that Y has.
+
+    >>> check_shapes(torch.ones(2, 1), torch.ones(2, 12), (3, 4))
+    (3, 4)
+    """
     if len(X) != len(Y):
         raise ValueError(f"X and Y must have as many rows as each other; got {len(X)} and {len(Y)}")
     if output_shape is None:

@@ -18,6 +18,7 @@ from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.training.checkpoint import digest
 
 _KIND = "regressor"
@@ -27,10 +28,12 @@ _KERNELS = ("kernel_f", "kernel_w")
 def write_fit(
     path: str | Path, fitted: FittedNetwork, settings: dict[str, Any], names: list[str], *, with_data: bool
 ) -> None:
-    """Everything that :func:`read_fit` needs.
+    """Writes a fit to a file, with everything that :func:`read_fit` needs.
 
-    :param settings: the estimator's, by name.
-    :param names: of the input columns.
+    :param path: the file.
+    :param fitted: the fit.
+    :param settings: the estimator's settings, by name.
+    :param names: names of the input columns; empty if they have none.
     :param with_data: whether the training outputs go into the file.
     """
     model, outputs = fitted.model, fitted.outputs
@@ -61,6 +64,7 @@ def write_fit(
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
+            "output_scales": None if fitted.output_scales is None else fitted.output_scales._asdict(),
         },
     )
 
@@ -68,17 +72,20 @@ def write_fit(
 def read_fit(
     path: str | Path, Y: Any, kernels: dict[str, Kernel | None], device: str | torch.device | None
 ) -> tuple[FittedNetwork, dict[str, Any], list[str]]:
-    """The fit in a file, the settings of its estimator, and the names of the input columns.
+    """Reads a fit, the settings of its estimator and the names of the input columns from a file.
 
+    :param path: the file.
     :param Y: the training outputs, if they are not in the file.
-    :param kernels: in place of those that a file cannot hold.
-    :param device: where to put it.
+    :param kernels: ``kernel_f`` and ``kernel_w``, in place of those that a file cannot hold; otherwise None.
+    :param device: the device to put the fit on; None takes the one in the file's settings.
     """
     tree = read_archive(path, _KIND)
     given = None if Y is None else read_outputs(Y)
     with reading(path):
+        _check_types(tree)
         settings = dict(tree["settings"])
         settings["device"] = _usable_device(settings["device"] if device is None else device)
+        settings.setdefault("output_scales", False)  # which older files do not know, nor did their predictions
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
         return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
 
@@ -113,7 +120,7 @@ def _rebuild_fit(
         known=known,
         outputs=outputs,
         scaling=scaling,
-        template=Template.rebuild(tree["template"]),
+        template=_rebuild_template(tree, output_shape),
         output_shape=output_shape,
         present=present,
         kernels={name: settings[name] for name in _KERNELS},
@@ -124,7 +131,39 @@ def _rebuild_fit(
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
+        scales=_rebuild_scales(tree.get("output_scales"), where),
     )
+
+
+def _check_types(tree: dict[str, Any]) -> None:
+    """Refuses, inside :func:`~pyro_gprn.archive.reading`, what is read later than the file is."""
+    kinds = {"settings": dict, "seed": int, "names": list, "losses": Tensor, "restarts": list, "latent_scores": dict}
+    for name, kind in kinds.items():
+        if not isinstance(tree[name], kind):
+            raise TypeError(f"its {name} is a {type(tree[name]).__name__}, not a {kind.__name__}")
+    if not all(isinstance(name, str) for name in tree["names"]):
+        raise TypeError("its names are not strings")
+    if tree["names"] and len(tree["names"]) != tree["model"]["X"].shape[1]:
+        raise ValueError(f"it names {len(tree['names'])} input columns of {tree['model']['X'].shape[1]}")
+    for run in tree["restarts"]:
+        parts = {"bound": float, "model": dict, "guide": dict}
+        if not all(isinstance(run[name], kind) for name, kind in parts.items()):
+            raise TypeError("what it says of its restarts is no training run")
+    if not tree["restarts"]:
+        raise ValueError("it has no training run")
+
+
+def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Template:
+    template = Template.rebuild(tree["template"])
+    if int(np.prod(template.shape)) != int(np.prod(output_shape)):
+        raise ValueError(f"its template is of outputs {template.shape}, and its model of outputs {output_shape}")
+    return template
+
+
+def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | bool:
+    if saved is None:
+        return False
+    return OutputScales(saved["degrees"].to(device), saved["squares"].to(device), saved["prior_degrees"])
 
 
 def _find_outputs(
@@ -136,7 +175,7 @@ def _find_outputs(
     device: torch.device,
     path: str | Path,
 ) -> tuple[OutputStatistics, OutputSource]:
-    """Statistics of the standardised outputs, and a source of the outputs as they came."""
+    """The statistics of the standardised outputs, and a source that reads the outputs as they came."""
     if tree.get("outputs") is not None:  # a file of the first version holds them standardised
         scaled = ArrayOutputs(tree["outputs"].to(device)).reshape(Size(output_shape))
         raw = StandardizedOutputs(scaled, -scaling.y_mean / scaling.y_scale, 1.0 / scaling.y_scale)
@@ -158,7 +197,7 @@ def _find_outputs(
 def _is_the_same(outputs: OutputSource, tree: dict[str, Any], scaling: Scaling) -> bool:
     if "Y" in tree:
         return outputs.digest() == tree["digest"]
-    scale = scaling.y_scale.to(outputs.dtype)  # version 1 took the fingerprint of what is standardised, in Y's type
+    scale = scaling.y_scale.to(outputs.dtype)  # version 1: fingerprint of the standardised outputs, in Y's type
     scaled = (outputs.read(slice(None)) - scaling.y_mean.to(outputs.dtype)).div_(scale)
     return digest(scaled) == tree["digest"]
 
@@ -168,7 +207,7 @@ def _other_outputs(path: str | Path) -> ArchiveError:
 
 
 def _usable_device(device: Any) -> str | None:
-    """The device as a word, or None (the CPU) where this machine has none such."""
+    """The device as a word, or None (the CPU) if this machine does not have it."""
     if device is None:
         return None
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, output_correlation
+from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.scaling import Scaling
@@ -21,6 +21,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import new_generator
 
 #: Numbers that one block of new inputs may hold: draws × training rows × new rows.
@@ -29,24 +30,34 @@ BLOCK_NUMBERS = 2**24
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """A fitted network with its data, in the model's units, and the way back to the data's own.
+    """A fitted network with its data and their scaling.
 
-    :param model: the Pyro model, of standardised data.
+    The network is one of standardised data: their units are the model's units. Methods take new inputs in the model's
+    units, and return outputs in the data's own.
+
+    :param model: the Pyro model.
     :param guide: its posterior.
-    :param known: statistics of the standardised outputs; their source reads Y as it came.
-    :param outputs: source of Y as it came, ``(N, d_1, …, d_M)``.
+    :param known: statistics of the standardised outputs, with a source that standardises Y as it is read.
+    :param outputs: reads Y as it came, ``(N, d_1, …, d_M)``.
     :param scaling: between the model's units and the data's.
-    :param template: what Y was like, for predictions to take after.
+    :param template: the kind, type, shape and names of Y, which predictions have too.
     :param output_shape: ``(d_1, …, d_M)``.
-    :param present: positions of the outputs that the model has, where some were never observed; otherwise None.
+    :param present: positions of the outputs that the model has, if some were never observed; otherwise None.
     :param kernels: the settings ``kernel_f`` and ``kernel_w`` as they were given.
-    :param seed: of the draws that predictions are made of.
-    :param runs: of each restart: "bound", "start", "losses", "starts", and the states of "model" and "guide".
-    :param bound: the best run's.
-    :param losses: the best run's, ``(steps,)``.
+    :param seed: seed of the draws over which predictions are averaged.
+    :param runs: for each restart: "bound", "start", "losses", "starts", and the states of "model" and "guide".
+    :param bound: the bound of the best run.
+    :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
-    :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, the best first.
-    :param training_identity: what the fit depended on, if it had a checkpoint: a warm start goes on from it.
+    :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
+    :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
+    :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
+
+    >>> from pyro_gprn import GPRNRegressor
+    >>> X = torch.linspace(0, 1, 8)[:, None]
+    >>> fitted = GPRNRegressor(1, steps=2, seed=0, progress=False).fit(X, torch.sin(X + torch.arange(3))).fitted_
+    >>> torch.allclose(fitted.inputs, X.double()), fitted.mean(fitted.model.X[:4]).shape
+    (True, torch.Size([4, 3]))
     """
 
     model: Network
@@ -65,11 +76,25 @@ class FittedNetwork:
     latent_scores: dict[int, float] = field(default_factory=dict)
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
+    scales: OutputScales | bool = False
 
     @cached_property
     def identity(self) -> str:
         """A fingerprint of the training outputs as they came: one pass over Y, the first time it is asked for."""
         return self.outputs.digest()
+
+    @cached_property
+    def output_scales(self) -> OutputScales | None:
+        """A scale for each output, if the fit has such: one pass over Y, the first time they are needed."""
+        if isinstance(self.scales, OutputScales):
+            return self.scales
+        return self.learn_scales(self.model, self.guide)
+
+    def learn_scales(self, model: Network, guide: Any) -> OutputScales | None:
+        """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
+        if self.scales is False or not isinstance(model, CollapsedGPRN):
+            return None
+        return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
 
     @property
     def inputs(self) -> Tensor:
@@ -78,36 +103,44 @@ class FittedNetwork:
 
     @property
     def best_run(self) -> int:
-        """The restart that predictions come from."""
+        """The number of the restart with the best bound, from which predictions come."""
         return max(range(len(self.runs)), key=lambda run: self.runs[run]["bound"])
 
     def run(self, number: int) -> tuple[Network, Any]:
-        """Model and guide as one of the restarts left them: copies."""
+        """Copies of model and guide in the state in which one of the restarts ended."""
         model, guide = copy.deepcopy((self.model, self.guide))
         model.load_state_dict(self.runs[number]["model"])
         guide.load_state_dict(self.runs[number]["guide"])
         return model, guide
 
-    def mean(self, X: Tensor) -> Tensor:
-        """The mean at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's units and type."""
-        result = self._empty(X)
-        for predictive, rows in self._by_block(X):
-            self.scaling.undo(predictive.mean(out=result[rows]).flatten(1))
-        return result
+    def mean(self, X: Tensor, deviation: Tensor | None = None) -> Tensor:
+        """The mean at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's units and type.
 
-    def standard_deviation(self, X: Tensor) -> Tensor:
-        """Of the outputs with their noise, flat ``(N*, D)``, in Y's units and type."""
-        result = self._empty(X)
+        :param deviation: if given, a tensor from :meth:`empty` that is filled with the standard deviation of the
+            outputs, noise included.
+        """
+        mean = self.empty(X)
+        for predictive, rows in self._by_block(X, scaled=deviation is not None):  # the mean does not depend on scales
+            predictive.mean(out=mean[rows])
+            if deviation is not None:
+                predictive.variance(out=deviation[rows])
+        if deviation is not None:
+            self.scaling.undo_spread(deviation.sqrt_())
+        return self.scaling.undo(mean)
+
+    def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
+        """Of each output with its noise, flat ``(p, N*, D)``, in Y's units and type."""
+        result = torch.stack([self.empty(X) for _ in probabilities])
         for predictive, rows in self._by_block(X):
-            predictive.variance(out=result[rows])
-        return self.scaling.undo_spread(result.sqrt_())
+            predictive.quantiles(probabilities, out=result[:, rows])
+        return self.scaling.undo(result)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
-        """Draws with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
+        """Draws of the outputs with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
         return self.scaling.undo(self.predictive(X, new_generator(seed)).sample(n_draws).flatten(2))
 
     def log_density(self, X: Tensor, Y: Tensor) -> Tensor:
-        """``log p(y*_nd | data)`` of flat outputs ``(N*, D)`` in their own units; NaN where Y is."""
+        """``log p(y*_nd | data)`` of flat outputs ``Y``, ``(N*, D)``, in their own units; NaN where ``Y`` is NaN."""
         values = self.scaling.outputs(self._present_of(Y)).reshape(len(Y), *self.model.output_shape)
         densities = [predictive.log_density(values[rows]).flatten(1) for predictive, rows in self._by_block(X)]
         return torch.cat(densities) - self.scaling.y_scale.log()
@@ -133,18 +166,24 @@ class FittedNetwork:
             result[:, some[:, None], some] = found.to(result)
         return result
 
-    def predictive(self, X: Tensor, generator: torch.Generator) -> PosteriorPredictive:
-        """The outputs at new inputs ``(N*, P)``, all in the model's units."""
-        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator)
+    def predictive(self, X: Tensor, generator: torch.Generator, *, scaled: bool = True) -> PosteriorPredictive:
+        """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
-    def _by_block(self, X: Tensor) -> Iterator[tuple[PosteriorPredictive, slice]]:
-        """Predictions for some inputs at a time, the same whatever inputs stand beside them."""
+        :param scaled: False leaves the scales of the outputs out, on which the mean does not depend.
+        """
+        scales = self.output_scales if scaled else None
+        settings = {} if scales is None else {"output_scales": scales}
+        return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
+
+    def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
+        """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
         size = max(1, BLOCK_NUMBERS // (N_DRAWS * len(self.model.X)))
         for start in range(0, len(X), size):
             rows = slice(start, start + size)
-            yield self.predictive(X[rows], new_generator(self.seed)), rows
+            yield self.predictive(X[rows], new_generator(self.seed), scaled=scaled), rows
 
-    def _empty(self, X: Tensor) -> Tensor:
+    def empty(self, X: Tensor) -> Tensor:
+        """An empty tensor for predictions at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's type."""
         return torch.empty(len(X), self.known.source.n_outputs, dtype=self.outputs.dtype, device=X.device)
 
     def _present_of(self, Y: Tensor) -> Tensor:

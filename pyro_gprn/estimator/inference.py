@@ -1,4 +1,4 @@
-"""The ways to a posterior, each with its model and its training: what ``inference=`` names."""
+"""The methods of inference that ``inference=`` names, each with its model, its posterior and its training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pyro_gprn.training.fit import Fit
 
 @dataclass(frozen=True)
 class Inference:
-    """One way to a posterior."""
+    """A method of inference."""
 
-    model: Any  #: class of the model
-    guide: Any  #: class of the posterior
-    fit: Any  #: its training
-    steps: int  #: that it takes by default
-    learning_rate: float  #: likewise
+    model: Any  #: the class of its model
+    guide: Any  #: the class of its posterior
+    fit: Any  #: the function that trains both
+    steps: int  #: the default number of steps
+    learning_rate: float  #: the default learning rate
     is_collapsed: bool  #: True if the weights are integrated out: then there are effective outputs, and starts to race
 
     def make_model(
@@ -35,7 +35,7 @@ class Inference:
         kernel_w: Kernel | str | None,
         effective_outputs: Any,
     ) -> Network:
-        """An untrained model of standardised inputs."""
+        """An untrained model of standardised inputs ``X``, ``(N, P)``."""
         extra = {"effective_outputs": effective_outputs} if self.is_collapsed else {}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
@@ -47,7 +47,7 @@ class Inference:
         learning_rate: float | None = None,
         **settings: Any,
     ) -> Fit:
-        """Trains it on standardised outputs."""
+        """Trains a model on standardised outputs; None takes the default number of steps or learning rate."""
         steps = self.steps if steps is None else steps
         learning_rate = self.learning_rate if learning_rate is None else learning_rate
         return self.fit(model, known, steps=steps, learning_rate=learning_rate, **settings)
@@ -60,7 +60,11 @@ INFERENCES = {
 
 
 def find_inference(name: str) -> Inference:
-    """The inference of that name."""
+    """The method of inference with a given name.
+
+    >>> find_inference("collapsed").model.__name__
+    'CollapsedGPRN'
+    """
     if name not in INFERENCES:
         known = " or ".join(repr(each) for each in INFERENCES)
         raise ValueError(f"inference must be {known}; got {name!r}")

@@ -27,7 +27,12 @@ def library_of(array: Any) -> str:
 
 
 def plain(array: Any) -> Any:
-    """The array in a form that NumPy understands, without a copy where the memory can be shared."""
+    """The array in a form that NumPy understands, without a copy if the memory can be shared.
+
+    >>> import torch
+    >>> plain(torch.ones(2))
+    array([1., 1.], dtype=float32)
+    """
     return array.detach().cpu().numpy() if isinstance(array, Tensor) else array
 
 

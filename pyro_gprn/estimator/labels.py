@@ -17,7 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def describe_label(label: Any) -> Any:
-    """One label: None, a number, a string, a date, a time span, or a tuple of such.
+    """One label, as a file can hold it: None, a number, a string, a date, a time span, or a tuple of these.
 
     >>> describe_label(("Cd", date(2026, 1, 31)))
     {'tuple': ['Cd', {'date': '2026-01-31'}]}
@@ -66,7 +66,7 @@ def rebuild_label(description: Any) -> Any:
 
 
 def describe_array(values: np.ndarray) -> dict[str, Any]:
-    """An array of labels, of any shape."""
+    """An array of labels, of any shape, as a file can hold it."""
     kind = values.dtype.kind
     if kind in "biumM":
         return {"dtype": values.dtype.str, "values": torch.from_numpy(values.astype(np.int64))}
@@ -92,7 +92,7 @@ def rebuild_array(description: Mapping[str, Any]) -> np.ndarray:
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:
-    """The type that a file names; an error for one that would take more memory than its labels need."""
+    """The type that a file names; raises an error if it would take more memory than its labels need."""
     try:
         dtype = np.dtype(name)
     except TypeError:
@@ -103,7 +103,10 @@ def _dtype(name: str, kinds: str) -> np.dtype:
 
 
 def describe_index(index: Any) -> dict[str, Any]:
-    """A pandas index: its labels, level by level, and the names of its levels; categories as what they name."""
+    """A pandas index, as a file can hold it: its labels, level by level, and the names of its levels.
+
+    Of categories, the labels that they stand for are kept.
+    """
     if index.nlevels > 1:
         return {"levels": [describe_index(index.get_level_values(level)) for level in range(index.nlevels)]}
     description: dict[str, Any] = {"name": describe_label(index.name), "is_object": bool(index.dtype == object)}
@@ -114,7 +117,12 @@ def describe_index(index: Any) -> dict[str, Any]:
 
 
 def rebuild_index(description: Mapping[str, Any]) -> Any:
-    """The pandas index that :func:`describe_index` described."""
+    """The pandas index that :func:`describe_index` described.
+
+    >>> import pandas
+    >>> list(rebuild_index(describe_index(pandas.Index(["a", "b"]))))
+    ['a', 'b']
+    """
     import pandas as pd
 
     if "levels" in description:
@@ -127,9 +135,9 @@ def rebuild_index(description: Mapping[str, Any]) -> Any:
 
 
 def describe_attributes(attributes: Mapping[Any, Any]) -> list[list[Any]]:
-    """Attributes as pairs of name and value; those that are no plain values are left out.
+    """Attributes as pairs of name and value; those whose value is not plain are left out.
 
-    Plain are what :func:`describe_label` takes, lists of such, and arrays of numbers, strings or dates.
+    Plain values are those that :func:`describe_label` takes, lists of these, and arrays of numbers, strings or dates.
 
     >>> describe_attributes({"units": "K", "source": object(), "levels": [1, 2]})
     [['units', 'K'], ['levels', {'list': [1, 2]}]]
@@ -144,7 +152,11 @@ def describe_attributes(attributes: Mapping[Any, Any]) -> list[list[Any]]:
 
 
 def rebuild_attributes(description: list[list[Any]]) -> dict[Any, Any]:
-    """The attributes that :func:`describe_attributes` described."""
+    """The attributes that :func:`describe_attributes` described.
+
+    >>> rebuild_attributes([["units", "K"], ["levels", {"list": [1, 2]}]])
+    {'units': 'K', 'levels': [1, 2]}
+    """
     return {rebuild_label(name): _rebuild_value(value) for name, value in description}
 
 

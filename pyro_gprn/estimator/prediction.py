@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,47 +13,58 @@ from torch import Tensor
 from pyro_gprn.estimator.containers import check_rows, plain, read_inputs, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.outputs.selection import Outputs
+from pyro_gprn.prediction.base import check_probabilities
 
 
 class Predictions:
-    """The half of the estimator that comes after fitting: new inputs in, outputs in their own units and kind out.
+    """The half of the estimator that comes after fitting: it takes new inputs, and predicts outputs as ``Y`` came.
 
-    It reads nothing but ``fitted_``, the record of the fit.
+    That is, predictions have the units, kind, type and shape of the training outputs ``Y``, and their names. Everything
+    is read from ``fitted_``, the record of the fit.
     """
 
     seed: int | None
     fitted_: FittedNetwork
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of the outputs at new inputs, as ``Y`` came; with ``return_std`` also their standard deviation.
+    def predict(self, X: Any, return_std: bool = False, *, quantiles: Sequence[float] | None = None) -> Any:
+        """The mean of the outputs at new inputs, as ``Y`` came; or mean and standard deviation; or quantiles.
 
-        The standard deviation includes the observation noise.
+        Standard deviation and quantiles include the observation noise. With ``output_scales`` an output is Student-t,
+        whose tails are heavy where it was observed in few rows; quantiles tell more than the standard deviation there.
 
         :param X: new inputs, ``(N*, P)``.
+        :param return_std: whether the standard deviation is wanted too: ``mean, std = r.predict(X, return_std=True)``.
+        :param quantiles: probabilities between 0 and 1. A list comes back in place of the mean, with the quantiles of
+            each probability as ``Y`` came: ``lower, upper = r.predict(X, quantiles=(0.05, 0.95))``.
+        :returns: the mean, ``(N*, d_1, …, d_M)``; the mean and the standard deviation; or a list of quantiles.
         """
+        if return_std and quantiles is not None:
+            raise ValueError("predict gives either mean and standard deviation or quantiles: call it once for each")
         inputs = self._read_new(X)
-        mean = self.fitted_.template.wrap(self.fitted_.mean(inputs), X)
-        if not return_std:
-            return mean
-        return mean, self.fitted_.template.wrap(self.fitted_.standard_deviation(inputs), X, quantity="std")
+        wrap = self.fitted_.template.wrap
+        if quantiles is not None:
+            return [wrap(each, X) for each in self.fitted_.quantiles(inputs, check_probabilities(quantiles))]
+        deviation = self.fitted_.empty(inputs) if return_std else None
+        mean = wrap(self.fitted_.mean(inputs, deviation), X)
+        return mean if deviation is None else (mean, wrap(deviation, X, quantity="std"))
 
     def sample(self, X: Any, n: int = 1, *, seed: int | None = None) -> Any:
         """Draws of the outputs with their noise, joint over inputs and outputs, ``(n, N*, …)``.
 
         :param X: new inputs, ``(N*, P)``.
         :param n: how many draws.
-        :param seed: of the draws: the same seed gives the same draws. None takes the estimator's; where that is None
-            too, every call gives other draws.
+        :param seed: the same seed gives the same draws. None takes the estimator's seed; if that is None too, every
+            call gives other draws.
         """
         inputs = self._read_new(X)
         draws = self.fitted_.sample(inputs, n, self.seed if seed is None else seed)
         return self.fitted_.template.wrap(draws, X, draws=True)
 
     def log_predictive_density(self, X: Any, Y: Any) -> Any:
-        """``log p(y*_nd | data)`` of each output on its own, as ``Y`` came at the fit; NaN where ``Y`` is.
+        """``log p(y*_nd | data)`` of each output on its own, in the kind and shape of predictions; NaN where ``Y`` is.
 
         :param X: new inputs, ``(N*, P)``.
-        :param Y: outputs there.
+        :param Y: outputs at these inputs, ``(N*, d_1, …, d_M)``.
         """
         check_rows(X, Y)
         inputs = self._read_new(X)
@@ -62,9 +74,11 @@ class Predictions:
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the mean, over all outputs together: ``1 − Σ (y − ŷ)² / Σ (y − ȳ_d)²`` over what is observed.
 
+        The names ``y`` and ``sample_weight`` are scikit-learn's.
+
         :param X: inputs, ``(N*, P)``.
-        :param y: outputs there, NaN where missing. (The name is scikit-learn's.)
-        :param sample_weight: how much each row counts, ``(N*,)``. (Likewise.)
+        :param y: outputs at these inputs, ``(N*, d_1, …, d_M)``, NaN where missing.
+        :param sample_weight: how much each row counts, ``(N*,)``.
         """
         check_rows(X, y)
         predicted = read_outputs(self.predict(X))
@@ -80,10 +94,11 @@ class Predictions:
         return (1.0 - errors / spread).item()
 
     def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
-        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the selected outputs, flattened.
+        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.
 
         :param X: new inputs, ``(N*, P)``.
-        :param outputs: which outputs, as for :func:`~pyro_gprn.posterior_predictive`; all of them are D² numbers.
+        :param outputs: a selection of outputs, as for :class:`~pyro_gprn.PosteriorPredictive`. Without one there are D²
+            numbers for each input.
         """
         return self.fitted_.correlation(self._read_new(X), outputs).cpu().numpy()
 

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from pyro_gprn.archive import reading
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
@@ -32,12 +33,12 @@ from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
 from pyro_gprn.training.selection import LatentChoice, choose_latents
 
-#: The held-out density that chooses K is averaged over at most this many outputs.
+#: The held-out log density by which K is chosen is an average over at most this many outputs.
 N_SCORED = 500
 
 
 class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Gaussian process regression network for arrays: many outputs, fields, holes, calibrated.
+    """Gaussian process regression network for arrays: for many outputs or fields, also with missing numbers.
 
     Follows scikit-learn's conventions (``get_params``, ``clone``, ``Pipeline``, ``cross_val_score``). Inputs and
     outputs may be NumPy, torch, pandas or xarray; predictions come back as the kind that ``Y`` was, in its type and
@@ -45,14 +46,17 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
     :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on three refitted folds, at half
         the steps, and takes the smallest that is not beaten by more than a standard error of the held-out log density.
-        On eight splits of four simulated fields it took 5 or 8, seven times the best of the five in held-out density or
-        within 0.05 of it (docs/training.md has the table).
-    :param inference: ``"collapsed"``, the weights integrated out; ``"kronecker"``, the paper's posterior.
-    :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only): ``"auto"`` reads
-        the number off the Gram matrix and takes twice what it says, which predicted smooth fields, moving fronts and
-        noisy fields as well as or better than once; ten times overfits (docs/training.md); a number; or None, D, the
-        paper's model.
-    :param output_shape: ``(d_1, …, d_M)`` of flat outputs that are a field; by default the shape that Y has.
+        On eight splits of four simulated fields it took 5 or 8; on seven of the eight that was the best of the five in
+        held-out log density, or within 0.05 of the best (docs/training.md has the table).
+    :param inference: ``"collapsed"`` integrates the weights out; ``"kronecker"`` is the paper's posterior.
+    :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only). ``"auto"`` reads
+        a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
+        predicted as well as once or better, and ten times overfitted (docs/training.md). A number is taken as it is.
+        None stands for D, the paper's model.
+    :param output_scales: True gives every output a scale of its own, in closed form after the fit (collapsed only), so
+        that intervals are right for each output and not on average only. Predictions are then Student-t; the mean is
+        the same. False is one scale for all outputs.
+    :param output_shape: ``(d_1, …, d_M)`` of a field whose outputs come flat, ``(N, D)``; by default the shape of Y.
     :param kernel_f: kernel of the latent functions: words such as ``"matern52"`` or ``"rbf + periodic[0]"`` (one
         length-scale for each input column), or a Pyro kernel. ``"auto"`` takes the one out of ``"rbf"``,
         ``"matern52"``, ``"matern32"``, ``"product_matern52"`` and ``"product_matern32"`` that has the highest evidence
@@ -67,13 +71,14 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
     :param steps: at most this many training steps; by default 400, or 1000 for ``"kronecker"``.
-    :param learning_rate: of Adam; by default 0.08, or 0.03 for ``"kronecker"``.
-    :param restarts: random starts; the best bound is kept, all are in ``restart_elbos_``.
-    :param seed: of all draws, in training and in prediction: the same seed gives the same results, :meth:`sample`
-        included. None takes one from torch; then :meth:`sample` gives other draws at every call.
+    :param learning_rate: Adam's learning rate; by default 0.08, or 0.03 for ``"kronecker"``.
+    :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
+    :param seed: seed of all draws, in training and in prediction. The same seed gives the same results, :meth:`sample`
+        included. None takes a seed from torch; then :meth:`sample` gives other draws at every call.
     :param warm_start: whether fitting again, with the same inputs, goes on from where the last fit ended.
-    :param checkpoint: a file to which training is written as it goes, and from which fitting again resumes.
-    :param device: of torch, such as ``"cuda"``; by default the CPU.
+    :param checkpoint: a file to which the state of training is written every so often; a fit that was stopped goes on
+        from it when it is started again.
+    :param device: torch's device, such as ``"cuda"``; by default the CPU.
     :param progress: whether to show a progress bar with the bound.
 
     After fitting:
@@ -93,6 +98,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     >>> mean, std = r.predict(X[:3] + 0.02, return_std=True)
     >>> mean.shape, std.shape, r.sample(X[:3], 7).shape
     ((3, 50), (3, 50), (7, 3, 50))
+    >>> lower, upper = r.predict(X[:3] + 0.02, quantiles=(0.05, 0.95))
+    >>> lower.shape, bool((lower < mean).all() and (mean < upper).all())
+    ((3, 50), True)
     >>> r.score(X + 0.02, np.sin(6 * (X + 0.02) + np.linspace(0, 3, 50))) > 0.99
     True
     """
@@ -103,6 +111,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         *,
         inference: str = "collapsed",
         effective_outputs: float | Literal["auto"] | None = "auto",
+        output_scales: bool = True,
         output_shape: int | Sequence[int] | None = None,
         kernel_f: Kernel | str | None = None,
         kernel_w: Kernel | str | None = None,
@@ -120,6 +129,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.n_latents = n_latents
         self.inference = inference
         self.effective_outputs = effective_outputs
+        self.output_scales = output_scales
         self.output_shape = output_shape
         self.kernel_f = kernel_f
         self.kernel_w = kernel_w
@@ -135,11 +145,11 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.progress = progress
 
     def fit(self, X: Any, Y: Any, *, callback: Callback | None = None) -> GPRNRegressor:
-        """Fits the network. Ctrl-C ends it early, with a warning, at the best that was reached.
+        """Fits the network. Ctrl-C ends the fit early, with a warning, at the best that was reached.
 
         :param X: inputs, ``(N, P)``.
         :param Y: outputs, ``(N,)`` or ``(N, d_1, …, d_M)``, or flat with ``output_shape`` given; NaN where missing. It
-            is referred to, never copied: predictions read it again, so leave it as it is while they are wanted.
+            is referred to, not copied, and predictions read it again: do not change it as long as you predict.
         :param callback: called after each step with its number and the (noisy) bound.
         """
         inference = find_inference(self.inference)
@@ -195,10 +205,11 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             latent_scores=choice.scores,
             kernel_evidence=kernel.evidence,
             training_identity=fit.identity,
+            scales=bool(self.output_scales),
         )
 
     def _set_fitted(self, fitted: FittedNetwork) -> None:
-        """Sets what scikit-learn's conventions want to see of a fit."""
+        """Sets the attributes that the class documents for after fitting."""
         self.fitted_ = fitted
         self.model_, self.guide_ = fitted.model, fitted.guide
         self.elbo_, self.losses_ = fitted.bound, fitted.losses.numpy()
@@ -231,7 +242,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, self.effective_outputs)
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
-        """Model and guide of the last fit, to go on from without touching them."""
+        """Copies of the last fit's model and guide, to go on from."""
         if not isinstance(self.model_, inference.model):
             raise ValueError(
                 f"warm_start cannot go on with inference={self.inference!r} from {type(self.model_).__name__}"
@@ -246,12 +257,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     def _choose_latents(
         self, inference: Inference, data: TrainingData, make: Callable[..., Network]
     ) -> tuple[LatentChoice, dict[str, Any] | None]:
-        """How many latent functions; and if that was searched for with a checkpoint, the identity of the search."""
+        """The number of latent functions, and the identity of the search for it if that had a checkpoint."""
         if self.n_latents != "auto":
             return LatentChoice(self.n_latents), None
         seed = 0 if self.seed is None else self.seed  # the same folds again when a search is resumed
         n_outputs = data.known.source.n_outputs
-        scored = torch.randperm(n_outputs, generator=new_generator(seed))[:N_SCORED].sort().values
+        scored = torch.randperm(n_outputs, device="cpu", generator=new_generator(seed))[:N_SCORED].sort().values
         truth = data.known.source.read(scored)
         steps = (inference.steps if self.steps is None else self.steps) // 2 or 1
 
@@ -283,9 +294,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.
 
-        :param path: the file; replaced if it is there.
-        :param with_data: whether the training outputs go into the file. Predictions need them: without, :meth:`load`
-            has to be given the same ``Y`` again, which is checked.
+        :param path: the file; it is replaced if it exists.
+        :param with_data: whether the training outputs go into the file. Predictions need them. If they are not in the
+            file, :meth:`load` must be given the same ``Y`` again, and checks that it is the same.
         """
         check_is_fitted(self)
         names = list(getattr(self, "feature_names_in_", []))
@@ -301,16 +312,17 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         kernel_w: Kernel | None = None,
         device: str | torch.device | None = None,
     ) -> GPRNRegressor:
-        """A fitted estimator from a file, whose predictions are those of the one that was saved, to the bit.
+        """Reads a fitted estimator from a file. Its predictions are those of the one that was saved, to the bit.
 
         :param path: the file.
-        :param Y: the training outputs, if the file was saved without.
-        :param kernel_f: a kernel of the class that was fitted, if that was none that a file can describe.
+        :param Y: the training outputs, if the file was saved without them.
+        :param kernel_f: a kernel of the fitted one's class, if that is a class that a file cannot describe.
         :param kernel_w: likewise.
-        :param device: where to put it; by default the one that it was fitted on, or the CPU where there is none such.
+        :param device: the device to put it on; by default the one it was fitted on, or the CPU if that does not exist.
         """
         fitted, settings, names = read_fit(path, Y, {"kernel_f": kernel_f, "kernel_w": kernel_w}, device)
-        regressor = cls(**settings)
+        with reading(path):
+            regressor = cls(**settings)
         regressor.n_features_in_ = fitted.model.X.shape[1]
         if names:
             regressor.feature_names_in_ = np.array(names, dtype=object)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.outputs.standardize import OutputScale, StandardizedStatistics, standardize
 
-#: Up to this many outputs in one mode are scaled one by one unasked.
+#: Up to this many outputs in one mode are scaled one by one by default.
 MOST_UNITS = 100
 #: Outputs are no field if the largest spread is more than this many times the median one, …
 MOST_DISPARATE = 1000.0
@@ -21,42 +21,56 @@ Standardize = bool | Literal["field", "outputs"]
 
 
 class Scaling(NamedTuple):
-    """Means and scales, of the outputs that are present."""
+    """Means and scales of inputs and outputs. D counts the outputs that have an observation.
 
-    x_mean: Tensor  #: (P,)
-    x_scale: Tensor  #: (P,)
-    y_mean: Tensor  #: (D,), float64
-    y_scale: Tensor  #: (), or (D,) for one each, float64
+    The model's units are those of standardised inputs and outputs.
+
+    >>> scaling = Scaling(torch.zeros(1), torch.ones(1), torch.tensor([1.0, 2.0]), torch.tensor(10.0))
+    >>> scaling.outputs(torch.tensor([[11.0, 12.0]])), scaling.undo(torch.ones(1, 2))
+    (tensor([[1., 1.]]), tensor([[11., 12.]]))
+    """
+
+    x_mean: Tensor  #: the mean of each input column, (P,)
+    x_scale: Tensor  #: the scale of each input column, (P,)
+    y_mean: Tensor  #: the mean of each output, (D,), float64
+    y_scale: Tensor  #: one scale for all outputs, (), or one for each, (D,), float64
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Inputs in the model's units."""
+        """Inputs ``(…, P)`` in the model's units."""
         return (X - self.x_mean) / self.x_scale
 
     def undo_inputs(self, X: Tensor) -> Tensor:
-        """The model's inputs in their own units."""
+        """The model's inputs ``(…, P)`` in the data's units."""
         return X * self.x_scale + self.x_mean
 
     def outputs(self, Y: Tensor) -> Tensor:
-        """Flat outputs in the model's units: a new array."""
+        """Flat outputs ``(…, D)`` in the model's units, as a new tensor."""
         return (Y - self.y_mean) / self.y_scale
 
     def undo(self, values: Tensor) -> Tensor:
-        """Predicted means (or draws) ``(…, D)`` in the outputs' own units: in place."""
+        """Brings predicted means or draws, ``(…, D)``, to the data's units, in place."""
         # in the type of the values: with two types torch would make a copy of all of them in the wider one
         return self.undo_spread(values).add_(self.y_mean.to(values.dtype))
 
     def undo_spread(self, values: Tensor) -> Tensor:
-        """Predicted standard deviations ``(…, D)`` in the outputs' own units: in place."""
+        """Brings predicted standard deviations, ``(…, D)``, to the data's units, in place."""
         return values.mul_(self.y_scale.to(values.dtype))
 
     def undo_at(self, values: Tensor, positions: Tensor) -> Tensor:
-        """Values ``(…, b)`` of the outputs at some positions, in their own units: a new array."""
+        """Values ``(…, b)`` of the outputs at some positions, in the data's units, as a new tensor."""
         scale = self.y_scale if self.y_scale.dim() == 0 else self.y_scale[positions]
         return values * scale + self.y_mean[positions]
 
 
 def scale_inputs(X: Tensor, is_wanted: bool) -> tuple[Tensor, Tensor]:
-    """Mean and scale of each column of ``X``, ``(P,)``: 0 and 1 where that is not wanted, 1 for a constant column."""
+    """The mean and the scale of each column of ``X``, ``(P,)``; a constant column has scale 1.
+
+    :param X: inputs, ``(N, P)``.
+    :param is_wanted: False makes all means 0 and all scales 1.
+
+    >>> scale_inputs(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), is_wanted=True)
+    (tensor([2., 5.]), tensor([1., 1.]))
+    """
     if not is_wanted:
         return torch.zeros_like(X[0]), torch.ones_like(X[0])
     spread = X.std(0, correction=0)
@@ -64,13 +78,17 @@ def scale_inputs(X: Tensor, is_wanted: bool) -> tuple[Tensor, Tensor]:
 
 
 def scale_outputs(source: OutputSource, wanted: Standardize, *, has_names: bool) -> StandardizedStatistics:
-    """Statistics of the standardised outputs, in one pass over Y; in two where a field turns out to be none.
+    """Standardises outputs, in one pass over Y; in two if what was taken for a field turns out to be none.
 
-    :param source: of the outputs as they are.
+    :param source: reads the outputs as they are, ``(N, d_1, …, d_M)``.
     :param wanted: ``"field"`` gives all outputs one scale, ``"outputs"`` each its own, False leaves them as they are.
         True is ``"outputs"`` for columns that have names, and for at most a hundred outputs in one mode; otherwise
         ``"field"``, unless :func:`are_a_field` says that outputs in one mode are none.
-    :param has_names: True for the named columns of a table.
+    :param has_names: True if the outputs are the named columns of a table.
+
+    >>> from pyro_gprn.outputs.source import ArrayOutputs
+    >>> scale_outputs(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), True, has_names=False).scale
+    tensor([ 1., 20.], dtype=torch.float64)
     """
     scale: OutputScale = None if isinstance(wanted, bool) else wanted
     is_undecided = wanted is True and len(source.shape) == 2

@@ -36,16 +36,16 @@ class Coordinate(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """What predictions take after: the kind, type, shape and names of the outputs that came.
+    """The kind, type, shape and names of the training outputs, which predictions have too.
 
-    :param library: whose array it was: ``"numpy"``, ``"torch"``, ``"pandas"`` or ``"xarray"``.
-    :param shape: of one row, as it came: ``()`` for one output in a vector.
-    :param dtype: of the predictions, as NumPy writes it.
+    :param library: the library of the array: ``"numpy"``, ``"torch"``, ``"pandas"`` or ``"xarray"``.
+    :param shape: the shape of one row as it came; ``()`` if Y was a vector.
+    :param dtype: the type of the predictions, as NumPy writes it.
     :param names: for pandas the columns, or the one name of a series; for xarray the dimensions, the rows' first.
     :param labels: for xarray, by name, each :class:`Coordinate` that does not run over the rows: labels along a
         dimension, latitudes of a curved grid, a single height.
-    :param name: for xarray, the array's.
-    :param attributes: for xarray, the array's, such as its units.
+    :param name: for xarray, the array's name.
+    :param attributes: for xarray, the array's attributes, such as its units.
     :param levels: for xarray, the dimensions whose labels are a MultiIndex, each with the names of its levels.
     :param present: positions among the flattened outputs of those that are predicted, ``(D_present,)``; the others,
         missing in every run, come back as NaN. None means that all are predicted.
@@ -69,7 +69,7 @@ class Template:
 
     @classmethod
     def of(cls, Y: Any, outputs: Tensor, present: Tensor | None = None) -> Template:
-        """The template of outputs.
+        """The template of some outputs.
 
         :param Y: the outputs as they came.
         :param outputs: ``Y`` as :func:`~pyro_gprn.estimator.containers.read_outputs` reads it.
@@ -151,7 +151,7 @@ class Template:
         return wrapped.set_index(self.levels).assign_coords(self._row_coordinates(X))
 
     def _row_coordinates(self, X: Any) -> Any:
-        """Coordinates of the new inputs that run over the rows and nothing else."""
+        """Those coordinates of the new inputs that run over their rows and over nothing else."""
         rows = self.names[0]
         if library_of(X) == "pandas":
             return {rows: X.index.to_numpy()}
@@ -193,7 +193,10 @@ class Template:
 
     @classmethod
     def rebuild(cls, description: Mapping[str, Any]) -> Template:
-        """The template of a description, also of one that was written before there were attributes."""
+        """The template that :meth:`describe` described, also in a file of the first version, without attributes."""
+        library, dtype = description["library"], description["dtype"]
+        if library not in ("numpy", "torch", "pandas", "xarray") or dtype not in ("float32", "float64"):
+            raise ValueError(f"its outputs are of library {library!r} and type {dtype!r}, which are not known")
         if "columns" in description:
             names = rebuild_index(description["columns"])
         else:
@@ -210,9 +213,9 @@ class Template:
             labels[name] = Coordinate((name,), rebuild_array(values), {})
         levels = ([rebuild_label(name) for name in each] for each in description.get("levels", []))
         return cls(
-            description["library"],
+            library,
             tuple(description["shape"]),
-            description["dtype"],
+            dtype,
             names,
             labels,
             rebuild_label(description.get("name")),

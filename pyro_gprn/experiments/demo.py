@@ -19,20 +19,20 @@ N_TRAIN, N_TEST, N_LATENTS = 80, 20, 5
 
 
 class DemoScores(NamedTuple):
-    """What the demo prints: on held-out runs, of each way to predict."""
+    """The scores on held-out runs that the demo prints."""
 
-    mean_field: float  #: NRMSE of predicting the mean of the training runs
+    mean_field: float  #: NRMSE if the mean of the training runs is predicted
     independent: float  #: NRMSE of independent GPs with one shared kernel
     gprn: float  #: NRMSE of the GPRN
-    coverage: float  #: of the GPRN's central 95 % intervals
+    coverage: float  #: share of outputs inside the GPRN's central 95 % intervals
 
 
 def run_demo(figure: Path, *, steps: int = 400, seed: int = 0, progress: bool = True) -> DemoScores:
     """Fits a GPRN to simulated puffs, scores it on held-out runs and draws one of them.
 
-    :param figure: where the figure goes.
-    :param steps: how many training steps at most.
-    :param seed: of the training.
+    :param figure: the file for the figure.
+    :param steps: at most this many training steps.
+    :param seed: seed of the training and of the draws.
     :param progress: whether to show a progress bar.
     """
     X, Y = simulate_plume(N_TRAIN + N_TEST)
@@ -41,7 +41,7 @@ def run_demo(figure: Path, *, steps: int = 400, seed: int = 0, progress: bool = 
     regressor = GPRNRegressor(N_LATENTS, steps=steps, seed=seed, progress=progress).fit(X, Y)
     mean, deviation = regressor.predict(X_new, return_std=True)
     centre = Y.mean(0)
-    scores = DemoScores(  # errors over the spread about the mean field
+    scores = DemoScores(  # errors relative to the spread about the mean field
         mean_field=nrmse(torch.zeros_like(truth), truth - centre),
         independent=nrmse(_independent_gps(X, Y - centre, X_new), truth - centre),
         gprn=nrmse(mean - centre, truth - centre),

@@ -21,7 +21,7 @@ from torch.distributions import Distribution, kl_divergence
 from pyro_gprn.factorised.likelihood import NetworkNormal
 from pyro_gprn.factorised.posterior import Undrawn, output_moments, row_second_moment
 
-#: Sites whose terms are in closed form: never drawn.
+#: Sites whose terms are in closed form, and which are therefore never drawn.
 CLOSED_FORM_SITES = ("f", "w", "y")
 
 _NEEDS = (
@@ -31,14 +31,14 @@ _NEEDS = (
 
 
 class ClosedFormELBO(ELBO):
-    """The bound of a :class:`~pyro_gprn.GPRN` and its guide, exact: neither F nor W is ever drawn.
+    """The exact bound of a :class:`~pyro_gprn.GPRN` and its guide: neither F nor W is ever drawn.
 
     Use it as any other Pyro ELBO, ``SVI(model, guide, optim, ClosedFormELBO())``, or as a torch module,
     ``ClosedFormELBO()(model, guide)``, whose call returns the loss for a torch optimiser. The arguments are
     those of the model: ``(Y)`` or ``(Y, mask)``.
 
-    Hyperparameters with priors are the exception: they are drawn from their guide, and their log p − log q
-    enters at the draw (for a point estimate that is exact).
+    Hyperparameters with priors are the exception: they are drawn from their guide, and the bound includes their
+    log p − log q at the draw (for a point estimate that is exact).
 
     :param num_particles: how many draws of such hyperparameters to average over.
 
@@ -121,7 +121,7 @@ def expected_log_likelihood(
 
         −½ Σ_nd log 2πσ_d² − ½ Σ_n [ y_nᵀy_n − 2 y_nᵀE[W_n]m_n + tr(E[W_nᵀW_n] E[h_n h_nᵀ]) ] / σ²
 
-    with the sums over outputs weighted by ``1/σ_d²``, and by zero where an output is missing.
+    where sums over outputs multiply each output by ``1/σ_d²``, and by zero where it is missing.
 
     :param q_f: posterior of F over ``(N, K)``: matrix-normal, or independent normals.
     :param q_w: posterior of W over ``(N, K, d_1, …, d_M)``: tensor-normal, with any mean, or independent normals.

@@ -1,10 +1,10 @@
-"""What a posterior of independent normals says of itself: ``Independent(Normal(loc, scale), …)`` over F and W.
+"""What posterior.py asks for, of independent normals ``Independent(Normal(loc, scale), …)`` over F and W.
 
-At new inputs, with ``A = k*ᵀK⁻¹``, values that are independent between training rows become ones that are not::
+Values that are independent between training rows are no longer so between new rows. There, with ``A = k*ᵀK⁻¹``::
 
     E[W*_kd] = A U_kd      Cov = κ_w(X*,X*) − A k_w*  +  A diag(s²_kd) Aᵀ
 
-independent between latents k and outputs d; likewise the functions.
+The weights of different latents k and outputs d stay independent. The functions follow in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Functions(FunctionsAtNewRows):
         self.mean = self._interpolate @ q_f.mean
 
     def _variance(self) -> Tensor:
-        """Of each function in each row, ``(N*, K)``."""
+        """The variance of each function in each row, ``(N*, K)``."""
         return self._residual.diagonal().clamp(min=0.0).unsqueeze(-1) + self._interpolate.square() @ self._q_f.variance
 
     def covariance(self) -> Tensor:

@@ -25,24 +25,24 @@ class KroneckerGuide(PyroModule):
 
         q(F) = MatrixNormal(M, Σ, Ω)          q(W) = TensorNormal(𝒰, Γ_1, Γ_2, Γ_3, …, Γ_{M+2})
 
-    It is held whitened by the prior, ``M = L_f M̃``, ``𝒰 = 𝒰̃ ×_1 L_w``, and likewise the square roots of Σ and Γ_1:
-    the same family, but its parameters have unit scale and stay apt while the kernels learn. It starts with the
-    first latent function at the constant 1 and the others near zero, where the model is independent GPs that
-    share one kernel.
+    Its parameters are whitened by the prior, ``M = L_f M̃``, ``𝒰 = 𝒰̃ ×_1 L_w``, and likewise the square roots of Σ
+    and Γ_1. The family is the same, but its parameters have unit scale and still fit when the kernels change. It
+    starts with the first latent function at the constant 1 and the others near zero, where the model is nearly that
+    of independent GPs that share one kernel.
 
-    :param model: the model it is a posterior of.
-    :param mean: ``"projected"`` holds 𝒰 as ``B Y`` with one ``B``, (K, N, N), for all outputs. That is where the
-        optimum is (with complete outputs and one noise), and no array but Y has an output dimension.
+    :param model: the model whose posterior it approximates.
+    :param mean: ``"projected"`` holds 𝒰 as ``B Y`` with one ``B``, (K, N, N), for all outputs. The best 𝒰 has this
+        form if outputs are complete and have one noise, and then no array but Y has an output dimension.
         ``"full"`` holds all of 𝒰, N·K·D numbers, as the paper does; it takes a mask and a noise for each output.
     :param output_factors: ``"full"`` has matrices Γ_3 … Γ_{M+2} as the paper does, ``"diagonal"`` vectors,
         ``"isotropic"`` multiples of the identity. They enter the bound only through traces and
         log-determinants, so that the best full ones are isotropic: the default loses nothing.
-        (An isotropic factor's one scale is Γ_1's.)
-    :param init_scale: standard deviation, in whitened units, that all of q starts with.
-    :param generator: of random numbers for the start; None is torch's global state.
+        (The scale of isotropic factors is part of Γ_1.)
+    :param init_scale: the standard deviation, in whitened units, with which all of q starts.
+    :param generator: source of random numbers for the start; None uses torch's global state.
 
-    With ``mean="projected"`` the guide is called with the data, as :class:`~pyro.infer.SVI` does; a later call
-    without uses the same data again.
+    With ``mean="projected"`` the guide must be called with the data, as :class:`~pyro.infer.SVI` does; a later call
+    without data uses the same data again.
 
     >>> from pyro.infer import SVI
     >>> from pyro.optim import Adam
@@ -112,7 +112,7 @@ class KroneckerGuide(PyroModule):
         return [f"w_scale_output_{m + 1}" for m in range(len(self.model.output_shape))]
 
     def posterior(self, Y: Any = None) -> tuple[MatrixNormal, TensorNormal]:
-        """``q(F)`` over ``(N, K)`` and ``q(W)`` over ``(N, K, d_1, …, d_M)``."""
+        """``q(F)`` over ``(N, K)`` and ``q(W)`` over ``(N, K, d_1, …, d_M)``; ``Y`` as for :meth:`statistics`."""
         prior_f, prior_w = self.model.guided(self.model.prior)
         Lf, Lw = prior_f.factors[0].dense(), prior_w.factors[0].dense()
         q_f = MatrixNormal(Lf @ self.f_loc, Lf @ self.f_scale_row, self.f_scale_col)
@@ -127,7 +127,10 @@ class KroneckerGuide(PyroModule):
         return named or [None] * len(self.model.output_shape)
 
     def statistics(self, Y: Any = None) -> OutputStatistics:
-        """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None."""
+        """The Gram matrices of the outputs.
+
+        :param Y: a tensor ``(N, d_1, …, d_M)``, a source, or statistics; None stands for the last outputs.
+        """
         if isinstance(Y, Tensor):
             Y, _ = check_outputs(Y, None, self.model.n_rows, self.model.output_shape)
         return self._statistics.of(Y)
@@ -141,10 +144,12 @@ class KroneckerGuide(PyroModule):
 
     @torch.no_grad()
     def update_mean(self, Y: Any) -> None:
-        """Sets the mean of q(W) to its optimum, all else held: one coordinate-ascent step, exact.
+        """Sets the mean of q(W) to its optimum given all else: one exact step of coordinate ascent.
 
-        Costs O((NK)³); needs complete outputs and one noise. A few of these between gradient steps take the
-        place of thousands.
+        It costs O((NK)³), and needs complete outputs and one noise. A few of these steps save thousands of gradient
+        steps.
+
+        :param Y: as for :meth:`statistics`.
         """
         # Whitened, 𝒰_kd = L_w x_kd. The bound in x_d is −½ x_dᵀA x_d / σ_y² + x_dᵀR y_d / σ_y² with
         #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk

@@ -18,6 +18,7 @@ from pyro_gprn.factorised.likelihood import NetworkNormal
 from pyro_gprn.factorised.observation import Observation, check_own_forward
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_outputs
+from pyro_gprn.pyro_state import isolated
 
 
 class GPRN(Network):
@@ -35,17 +36,17 @@ class GPRN(Network):
     :param n_latents: ``K``.
     :param kernel_f: kernel of the latent functions, any of ``pyro.contrib.gp.kernels`` (becomes float64), or words as
         :func:`~pyro_gprn.network.kernels.named_kernel` reads them: one length-scale for each input column, and the
-        scale fixed at 1, since that of f is not identified beside that of w. By default ``"rbf"``.
+        scale fixed at 1, since only the product of the scales of f and w is identified. By default ``"rbf"``.
     :param kernel_w: kernel of the weights, likewise; its scale is free.
     :param noise_f: ``σ_f``, a standard deviation.
     :param noise_y: ``σ_y``, one number, or one for each output with shape ``output_shape``.
-    :param jitter: added to the diagonals of K_f̂ and K_w, relative to them.
+    :param jitter: added to the diagonals of K_f̂ and K_w, relative to their means.
 
-    Another likelihood is a subclass with a method :meth:`likelihood` of its own (a Student-t, say); it trains by Pyro's
-    ``TraceMeanField_ELBO``, and predictions follow it.
+    For another likelihood (a Student-t, say), override :meth:`likelihood` in a subclass and train that with Pyro's
+    ``TraceMeanField_ELBO``; predictions use the new likelihood too.
 
-    Calling the model with ``Y``, ``(N, d_1, …, d_M)`` or ``(N, D)``, observes it; without, it draws from the
-    prior. ``mask``, of the shape of Y, is True where an output was observed.
+    Called with ``Y``, ``(N, d_1, …, d_M)`` or ``(N, D)``, the model observes it; called without, it draws outputs from
+    the prior. ``mask``, of the shape of Y, is True where an output was observed.
 
     >>> model = GPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(4, 3), n_latents=2)
     >>> model().shape
@@ -57,7 +58,8 @@ class GPRN(Network):
         n_modes = len(self.output_shape)
         sizes = {"data": self.n_rows} | {f"output_{m}": size for m, size in enumerate(self.output_shape, 1)}
         # Made once: a plate lists its indices when it is made.
-        self._plates = [pyro.plate(name, size, dim=m - n_modes - 1) for m, (name, size) in enumerate(sizes.items())]
+        with isolated():  # making a plate is a Pyro site, which is no business of an outer handler
+            self._plates = [pyro.plate(name, size, dim=m - n_modes - 1) for m, (name, size) in enumerate(sizes.items())]
 
     @pyro_method
     def prior(self) -> tuple[MatrixNormal, TensorNormal]:
@@ -73,12 +75,16 @@ class GPRN(Network):
         """The distribution of the outputs given the signal ``W f``, ``(…, d_1, …, d_M)``: ``Normal(signal, σ_y²)``."""
         return Normal(signal, self.noise_y)
 
+    @property
+    def is_gaussian(self) -> bool:
+        """True if the likelihood is the network's own, for which the bound is closed form."""
+        return type(self).likelihood is GPRN.likelihood
+
     def observation(self) -> Observation:
         """The likelihood as predictions need it."""
-        is_gaussian = type(self).likelihood is GPRN.likelihood
         if type(self).forward is not GPRN.forward:
             check_own_forward(self)
-        return Observation(self.likelihood, self.output_shape, self.X, is_gaussian)
+        return Observation(self.likelihood, self.output_shape, self.X, self.is_gaussian)
 
     def forward(self, Y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if Y is not None:
@@ -89,7 +95,7 @@ class GPRN(Network):
         w = pyro.sample("w", prior_w)
         n_plates = len(self._plates)
         likelihood = NetworkNormal(_clear(f, 2, n_plates), _clear(w, 1 + n_plates, n_plates), self.noise_y)
-        if type(self).likelihood is not GPRN.likelihood:
+        if not self.is_gaussian:
             likelihood = self.likelihood(likelihood.mean)
         if Y is not None and mask is not None:
             likelihood, Y = likelihood.mask(mask), torch.where(mask, Y, 0.0)
@@ -100,7 +106,7 @@ class GPRN(Network):
 
 
 def _clear(draw: Tensor, event_dim: int, n_plates: int) -> Tensor:
-    """Drops the ones with which Pyro, under an outer plate, keeps the places of the model's own plates."""
+    """Drops the dimensions of size 1 that Pyro adds under an outer plate, one for each of the model's own plates."""
     for _ in range(n_plates):
         if draw.dim() > event_dim and draw.shape[-1 - event_dim] == 1:
             draw = draw.squeeze(-1 - event_dim)

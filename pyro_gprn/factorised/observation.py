@@ -22,8 +22,12 @@ class Observation:
 
     :param likelihood: maps a signal ``(…, d_1, …, d_M)`` to the distribution of the outputs.
     :param output_shape: ``(d_1, …, d_M)``.
-    :param like: has the type and the device of a signal.
-    :param is_gaussian: True for the network's own normal noise, for which everything is closed form.
+    :param like: a tensor with the type and the device of a signal.
+    :param is_gaussian: True for the network's own normal noise, for which everything is in closed form.
+
+    >>> from torch.distributions import Normal
+    >>> Observation(lambda signal: Normal(signal, 2.0), Size((3,)), torch.zeros(()), is_gaussian=True).variance()
+    tensor([4., 4., 4.])
     """
 
     def __init__(
@@ -33,10 +37,10 @@ class Observation:
         self.is_gaussian = is_gaussian
 
     def variance(self) -> Tensor:
-        """Of the noise, ``()`` or ``(d_1, …, d_M)``.
+        """The variance of the noise, ``(d_1, …, d_M)``.
 
-        :raises ValueError: unless the likelihood has the signal for its mean and a variance that does not depend on it:
-            only then is the mean of the outputs that of the signal, and their variance the sum of two.
+        :raises ValueError: unless the likelihood has the signal for its mean and a variance that does not depend on it.
+            Only then do outputs have the mean of the signal, and its variance plus that of the noise.
         """
         zeros = self._like.new_zeros(self._output_shape)
         at_zero, at_one = self._likelihood(zeros), self._likelihood(zeros + 1.0)
@@ -49,11 +53,11 @@ class Observation:
         return at_zero.variance
 
     def sample(self, signal: Tensor, positions: slice | Tensor) -> Tensor:
-        """Outputs drawn given the signal of some outputs, ``(…, b)``, by torch's global random state."""
+        """Draws the outputs at some positions given their signal, both ``(…, b)``, by torch's global random state."""
         return self._at(signal, positions).sample().flatten(-len(self._output_shape))[..., positions]
 
     def log_prob(self, signal: Tensor, y: Tensor, positions: slice | Tensor) -> Tensor:
-        """``log p(y | signal)``, ``(…, b)``."""
+        """``log p(y | signal)`` of the outputs at some positions, ``(…, b)``."""
         everything = self._spread_out(y.expand(signal.shape), positions)
         return self._at(signal, positions).log_prob(everything).flatten(-len(self._output_shape))[..., positions]
 
@@ -68,9 +72,9 @@ class Observation:
 
 
 def check_own_forward(model: GPRN) -> None:
-    """Refuses a model whose own ``forward`` has another likelihood than its method ``likelihood`` says.
+    """Raises an error if a model overrides ``forward`` with another likelihood than its method ``likelihood`` has.
 
-    Predictions would silently take the wrong noise.
+    Predictions, which use the method, would silently take the wrong noise.
     """
     zeros = {
         "f": model.X.new_zeros(()).expand(model.n_rows, model.n_latents),
@@ -90,7 +94,7 @@ def check_own_forward(model: GPRN) -> None:
 
 
 def _bare(distribution: Distribution) -> Distribution:
-    """Without the wrappers that leave the distribution of each number as it is."""
+    """The distribution without those wrappers that leave the distribution of each number as it is."""
     while isinstance(distribution, (Independent, MaskedDistribution, ExpandedDistribution)):
         distribution = distribution.base_dist
     return distribution

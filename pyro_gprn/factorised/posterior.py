@@ -1,6 +1,6 @@
-"""What a posterior q(F) q(W) says of itself: the one place where a new kind of posterior is made known.
+"""What is asked of a posterior q(F) q(W): the functions that a new kind of posterior registers.
 
-A guide draws "f" and "w" from two distributions. Everything else asks these distributions, by their class:
+A guide draws "f" and "w" from two distributions. For each class of these distributions the rest of the package needs:
 
 - their divergence from the prior, ``torch.distributions.kl_divergence`` (register with ``register_kl``);
 - their moments, :func:`row_second_moment` and :func:`output_moments`, for the bound;
@@ -36,32 +36,32 @@ class OutputMoments(NamedTuple):
     ww: Tensor  #: E[W_nᵀ W_n], (N, K, K)
 
     def add_to_ww(self, covariance: Tensor) -> OutputMoments:
-        """These moments of the mean with the weights' covariance added."""
+        """Adds the weights' covariance, ``(N, K, K)``, to ``ww``, which without it holds the mean's part alone."""
         return self._replace(ww=self.ww + covariance)
 
 
 class FunctionsAtNewRows(ABC):
     """The posterior of the latent functions at new inputs."""
 
-    mean: Tensor  #: (N*, K)
+    mean: Tensor  #: the functions' mean, (N*, K)
 
     @abstractmethod
     def covariance(self) -> Tensor:
-        """Of each row on its own, ``(N*, K, K)``."""
+        """The covariance of the K functions at each new input on its own, ``(N*, K, K)``."""
 
     @abstractmethod
     def sample(self, n_draws: int, joint: bool, generator: torch.Generator | None) -> Tensor:
-        """Joint over inputs, or for each on its own, ``(n_draws, N*, K)``."""
+        """Draws of the functions, ``(n_draws, N*, K)``: joint over new inputs, or right only at each on its own."""
 
 
 class WeightsAtNewRows(ABC):
-    """The posterior of the weights at new inputs, some outputs at a time."""
+    """The posterior of the weights at new inputs, for a selection of outputs or a block of b of these at a time."""
 
-    n_rows: int  #: N, of the training inputs
+    n_rows: int  #: the number N of training inputs
 
     @abstractmethod
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        """``(N*, K, b)``."""
+        """The mean of the weights, ``(N*, K, b)``."""
 
     @abstractmethod
     def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
@@ -74,18 +74,31 @@ class WeightsAtNewRows(ABC):
 
 @singledispatch
 def row_second_moment(q_f: Distribution) -> Tensor:
-    """``E[h_n h_nᵀ]`` for each row of F, ``(N, K, K)``; ``q_f`` is over ``(N, K)``."""
+    """``E[h_n h_nᵀ]`` for each row ``h_n`` of F, ``(N, K, K)``.
+
+    :param q_f: posterior of F, over ``(N, K)``.
+
+    >>> from pyro_gprn import MatrixNormal
+    >>> row_second_moment(MatrixNormal(torch.ones(5, 2), torch.ones(5), None))[0]
+    tensor([[2., 1.],
+            [1., 2.]])
+    """
     raise NotImplementedError(f"no closed-form moments for functions that are {type(q_f).__name__}")
 
 
 @singledispatch
 def output_moments(q_w: Distribution, Y: Tensor, precision: Tensor) -> OutputMoments:
-    """Moments of weights and data, summed over outputs.
+    """Moments of the weights and the outputs, summed over outputs.
 
-    :param q_w: over ``(N, K, d_1, …, d_M)``.
-    :param Y: ``(N, d_1, …, d_M)``.
+    :param q_w: posterior of W, over ``(N, K, d_1, …, d_M)``.
+    :param Y: outputs, ``(N, d_1, …, d_M)``.
     :param precision: ``1/σ_y²``: ``()``, ``(d_1, …, d_M)`` or ``(N, d_1, …, d_M)``.
     :raises ValueError: if Y holds NaN or inf.
+
+    >>> from pyro_gprn import TensorNormal
+    >>> moments = output_moments(TensorNormal(torch.ones(5, 2, 3), [None] * 3), torch.ones(5, 3), torch.tensor(1.0))
+    >>> moments.yy, moments.yw.shape, moments.ww.shape
+    (tensor(15.), torch.Size([5, 2]), torch.Size([5, 2, 2]))
     """
     raise NotImplementedError(f"no closed-form moments for weights that are {type(q_w).__name__}")
 
@@ -95,6 +108,11 @@ def functions_at_new_rows(q_f: Distribution, at_new: Conditional) -> FunctionsAt
     """The functions at new inputs, where ``q_f`` over ``(N, K)`` is their posterior at the training inputs.
 
     :param at_new: the functions' prior at new inputs, given their values at the training inputs.
+
+    >>> from pyro_gprn import MatrixNormal
+    >>> at_new = Conditional(torch.eye(5), torch.zeros(5, 3), torch.eye(3))
+    >>> functions_at_new_rows(MatrixNormal(torch.ones(5, 2), None, None), at_new).covariance().shape
+    torch.Size([3, 2, 2])
     """
     raise NotImplementedError(f"no predictions from functions that are {type(q_f).__name__}")
 
@@ -104,6 +122,12 @@ def weights_at_new_rows(q_w: Distribution, at_new: Conditional) -> WeightsAtNewR
     """The weights at new inputs, where ``q_w`` over ``(N, K, d_1, …, d_M)`` is their posterior at the training inputs.
 
     :param at_new: the weights' prior at new inputs, given their values at the training inputs.
+
+    >>> from pyro_gprn import TensorNormal
+    >>> at_new = Conditional(torch.eye(5), torch.zeros(5, 3), torch.eye(3))
+    >>> weights = weights_at_new_rows(TensorNormal(torch.ones(5, 2, 10), [None] * 3), at_new)
+    >>> weights.mean(OutputSelection([7, 8, 9], torch.Size([10])), slice(0, 2)).shape
+    torch.Size([3, 2, 2])
     """
     raise NotImplementedError(f"no predictions from weights that are {type(q_w).__name__}")
 
@@ -111,7 +135,13 @@ def weights_at_new_rows(q_w: Distribution, at_new: Conditional) -> WeightsAtNewR
 class Undrawn(Messenger):
     """Gives the named latent sites NaN (one number, expanded) in place of a draw.
 
-    For when only their distributions are wanted. A model that looks at the value gets NaN, not a wrong answer.
+    It is for callers that want only the distributions of these sites. A model that uses the value gets NaN rather than
+    a wrong answer.
+
+    >>> import pyro
+    >>> with Undrawn(["f"]):
+    ...     pyro.sample("f", pyro.distributions.Normal(0.0, 1.0))
+    tensor(nan, dtype=torch.float64)
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -125,7 +155,14 @@ class Undrawn(Messenger):
 
 
 def posteriors_of(guide: Callable, *data: Any) -> tuple[Distribution, Distribution]:
-    """``q(F)`` and ``q(W)`` of a guide, which is called with the data but draws neither."""
+    """``q(F)`` and ``q(W)`` of a guide. The guide is called with the data, but neither F nor W is drawn.
+
+    >>> from pyro_gprn import GPRN, KroneckerGuide
+    >>> model = GPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> q_f, q_w = posteriors_of(KroneckerGuide(model), torch.ones(5, 3))
+    >>> q_f.event_shape, q_w.event_shape
+    (torch.Size([5, 2]), torch.Size([5, 2, 3]))
+    """
     trace = poutine.trace(Undrawn(("f", "w"))(guide)).get_trace(*data)
     missing = [name for name in ("f", "w") if name not in trace]
     if missing:

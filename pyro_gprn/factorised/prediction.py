@@ -1,12 +1,12 @@
 """Predictions from a posterior q(F) q(W).
 
 Weights and functions are independent of each other, so mean and variance are exact; given f* the signal is Gaussian,
-since the weights are. What the posterior is like at new inputs it says itself (posterior.py).
+since the weights are. How each kind of posterior is carried over to new inputs is said in posterior.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,14 +20,22 @@ from pyro_gprn.factorised.posterior import (
     posteriors_of,
     weights_at_new_rows,
 )
-from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components, MixturePredictive, PosteriorPredictive, posterior_predictive
+from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.prediction.base import (
+    Components,
+    MixturePredictive,
+    PosteriorPredictive,
+    check_probabilities,
+    posterior_predictive,
+)
 from pyro_gprn.prediction.conditional import Conditional
 from pyro_gprn.pyro_state import isolated, white_noise
 
-#: How many draws of the functions densities are averaged over by default.
+#: Densities are averages over this many draws of the functions by default.
 N_DRAWS = 200
-#: How many draws of hyperparameters that have a spread predictions are averaged over.
+#: Quantiles are read off this many draws if the noise is not Gaussian.
+N_QUANTILE_DRAWS = 1000
+#: Predictions are averages over this many draws of hyperparameters, if a guide of theirs is more than a point.
 N_HYPERPARAMETERS = 32
 
 
@@ -37,11 +45,16 @@ class FactorisedPredictive(PosteriorPredictive):
     Gradients flow to ``X_new`` if it requires them (not through draws).
 
     :param model: the model.
-    :param guide: its posterior, trained.
-    :param X_new: ``(N*, P)``.
-    :param Y: the data, which a guide with ``mean="projected"`` needs if it has not seen them.
+    :param guide: its trained guide.
+    :param X_new: new inputs, ``(N*, P)``.
+    :param Y: the training outputs, which a guide with ``mean="projected"`` needs if it has not seen them.
     :param hyperparameters: values of those that have priors; by default the centre of their posteriors.
-    :param generator: of random numbers; None is torch's global state.
+    :param generator: source of random numbers; None uses torch's global state.
+
+    >>> from pyro_gprn import KroneckerGuide
+    >>> model = GPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> FactorisedPredictive(model, KroneckerGuide(model), model.X[:2], torch.ones(5, 3)).mean().shape
+    torch.Size([2, 3])
     """
 
     def __init__(
@@ -93,6 +106,27 @@ class FactorisedPredictive(PosteriorPredictive):
     def _numbers_per_output(self) -> tuple[int, int]:
         return (max(self._f.mean.numel(), self._w.n_rows),) * 2
 
+    @torch.no_grad()
+    def quantiles(
+        self,
+        probabilities: Sequence[float],
+        outputs: Outputs = None,
+        *,
+        n_draws: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """As for every :class:`~pyro_gprn.PosteriorPredictive`; from 1,000 draws where the noise is not Gaussian."""
+        if self._observe.is_gaussian:
+            return super().quantiles(probabilities, outputs, n_draws=n_draws, out=out)
+        wanted = self.X_new.new_tensor(check_probabilities(probabilities))
+        chosen = OutputSelection(outputs, self.output_shape)
+        n_draws = N_QUANTILE_DRAWS if n_draws is None else n_draws
+        positions = chosen.all_positions()
+        result = self.X_new.new_empty(len(wanted), len(self.X_new), chosen.size) if out is None else out
+        for block in self._blocks(chosen, n_draws * len(self.X_new)):
+            result[..., block] = self.sample(n_draws, positions[block]).quantile(wanted, dim=0)
+        return chosen.reshape(result)
+
     def _draw_observation(self, signal: Tensor, components: Components, chosen: OutputSelection, some: slice) -> Tensor:
         if self._observe.is_gaussian:
             return super()._draw_observation(signal, components, chosen, some)
@@ -110,7 +144,7 @@ class FactorisedPredictive(PosteriorPredictive):
 
 
 class _GivenFunctions(Components):
-    """The Gaussians of the signal given draws of f*, ``(s, N*, K)``."""
+    """Component i is the Gaussian of the signal given draw i of f*; the draws are ``(s, N*, K)``."""
 
     def __init__(
         self, functions: Tensor, weights: WeightsAtNewRows, noise: Tensor, generator: torch.Generator | None

@@ -20,7 +20,7 @@ class ProjectedTensorNormal(TensorNormal):
     somebody asks for :attr:`loc`, a draw or a density.
 
     :param projection: ``B``, ``(K, N, N)``.
-    :param outputs: ``Y``, ``(N, d_1, …, d_M)``, a tensor or an :class:`~pyro_gprn.outputs.source.OutputSource`;
+    :param outputs: ``Y``, ``(N, d_1, …, d_M)``, a tensor or an :class:`~pyro_gprn.outputs.source.OutputSource`. It is
         referred to, not copied.
     :param gram: ``Y Yᵀ`` over all outputs, ``(N, N)``.
     :param scale_trils: as for :class:`TensorNormal`, for the modes N, K, d_1, …, d_M.
@@ -55,7 +55,7 @@ class ProjectedTensorNormal(TensorNormal):
         return torch.tensordot(self.projection, outputs, dims=1).transpose(0, 1).reshape(self.event_shape)
 
     def squared_distance_to(self, other: TensorNormal) -> Tensor:
-        """As the base class; from the Gram matrix when ``other`` is a GPRN prior of weights."""
+        """As in the base class, but from the Gram matrix if ``other`` is a GPRN's prior of the weights."""
         # ‖L_w⁻¹ B_k Y‖² = tr(L_w⁻¹ B_k G B_kᵀ L_w⁻ᵀ), summed over the latents k
         rows, *rest = other.factors
         if not (other.is_centred and all(isinstance(factor, Identity) for factor in rest)):

@@ -1,4 +1,4 @@
-"""What the paper's posterior says of itself: matrix-normal functions, tensor-normal weights.
+"""What posterior.py asks for, of the paper's posterior: matrix-normal functions and tensor-normal weights.
 
 Its moments are::
 
@@ -10,7 +10,8 @@ and at new inputs X*, with ``A = k*ᵀK⁻¹`` (one for w, one for f)::
     E[W*] = A_w 𝒰      Cov = (κ_w(X*,X*) − A_w k_w*) ⊗ I         + (A_w Γ_1 A_wᵀ) ⊗ Γ_2 ⊗ … ⊗ Γ_{M+2}
     E[f*] = A_f M      Cov = (κ_f(X*,X*) + σ_f² I − A_f k_f*) ⊗ I + (A_f Σ A_fᵀ) ⊗ Ω
 
-The prior's residual spreads over the identity, the posterior's part over the posterior's factors.
+The first term of each covariance is what the prior leaves open given the training rows; the second carries the
+posterior's covariance over to the new rows.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def _(q_w: ProjectedTensorNormal, Y: Tensor, precision: Tensor) -> OutputMoments
 
 
 def moments_of_mean(mean: Tensor, Y: Tensor, precision: Tensor) -> OutputMoments:
-    """The moments of weights that are certain, ``mean`` of shape ``(N, K, d_1, …, d_M)``."""
+    """The moments of weights that equal ``mean``, ``(N, K, d_1, …, d_M)``, for certain.
+
+    :param Y: outputs, ``(N, d_1, …, d_M)``.
+    :param precision: as for :func:`~pyro_gprn.factorised.posterior.output_moments`.
+    """
     U, y = mean.flatten(2), Y.flatten(1).to(mean.dtype)  # (N, K, D) and (N, D)
     if precision.dim() == 0:  # one noise: multiply the sums rather than N·K·D numbers
         scaled_U, scaled_y, after = U, y, precision
@@ -88,7 +93,12 @@ def _summed_covariance(q_w: TensorNormal, precision: Tensor) -> Tensor:
 
 
 def self_outer(rows: Tensor) -> Tensor:
-    """``r rᵀ`` of each row, ``(…, K)`` to ``(…, K, K)``."""
+    """``r rᵀ`` of each row ``r``, from ``(…, K)`` to ``(…, K, K)``.
+
+    >>> self_outer(torch.tensor([1.0, 2.0]))
+    tensor([[1., 2.],
+            [2., 4.]])
+    """
     return rows.unsqueeze(-1) * rows.unsqueeze(-2)
 
 

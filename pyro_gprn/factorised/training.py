@@ -18,15 +18,17 @@ from pyro_gprn.factorised.elbo import expected_log_likelihood
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.pyro_state import new_generator, new_seed
 from pyro_gprn.training.fit import Fit, TrainingSettings, train
 from pyro_gprn.training.loop import Trainee, descend
 from pyro_gprn.training.ranges import Ranges
 
-#: Steps between exact updates of the mean of q(W), where its (NK)³ cost is small.
+#: Steps between exact updates of the mean of q(W).
 MEAN_EVERY = 50
+#: An exact update costs O((NK)³), so there are none if N·K is above this.
 MEAN_UP_TO = 1500
-#: The least noise to start with: from less, the bound of this posterior begins too low to recover (by 600 steps on a
-#: smooth noise-free field it reached −2.6 million, and 14 thousand from here).
+#: The least noise to start with. With less, this posterior's bound starts too low to recover: on a smooth field without
+#: noise it was −2.6 million after 600 steps, against 14 thousand when started here.
 START_NOISE = 0.1
 
 
@@ -41,9 +43,10 @@ def fit_kronecker(
 ) -> Fit:
     """Trains a network with the paper's posterior: hyperparameters and :class:`~pyro_gprn.KroneckerGuide`.
 
-    From independent GPs with one shared kernel, by Adam on the closed-form bound, with the mean of q(W) set to its
-    exact optimum now and then. The parameters are those of :func:`~pyro_gprn.fit_collapsed`. Complete outputs keep the
-    mean projected (a step costs the same for any number of them); with holes it is held in full, N·K·D numbers.
+    Training starts from independent GPs with one shared kernel. It maximises the closed-form bound by Adam, and every
+    so often sets the mean of q(W) to its exact optimum. The parameters are those of :func:`~pyro_gprn.fit_collapsed`.
+    For complete outputs the mean is projected, and a step costs the same for any number of outputs; with holes the mean
+    is held in full, N·K·D numbers.
 
     >>> X = torch.linspace(0, 1, 12)[:, None]
     >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
@@ -51,6 +54,11 @@ def fit_kronecker(
     >>> fit.bound >= fit.start
     True
     """
+    if not model.is_gaussian:
+        raise ValueError(
+            f"fit_kronecker trains by the closed-form bound, but {type(model).__name__} has a likelihood of its own:"
+            " train it by pyro.infer.SVI with TraceMeanField_ELBO"
+        )
     how = TrainingSettings(steps, learning_rate, **settings)
     known = Y if isinstance(Y, OutputStatistics) else OutputStatistics.of(Y)
 
@@ -67,8 +75,8 @@ def fit_kronecker(
 
 
 def _start_from_independent(model: GPRN, known: OutputStatistics) -> None:
-    """Independent GPs by the collapsed model, whose kernel of the weights is this model's."""
-    constant = Constant(model.X.shape[1])
+    """Fits independent GPs by a collapsed model, and takes over its noise and its kernel of the weights."""
+    constant = Constant(model.X.shape[1], variance=model.X.new_ones(()))
     kernel_w = copy.deepcopy(model.kernel_w)
     independent = CollapsedGPRN(model.X, model.output_shape, 1, kernel_f=constant, kernel_w=kernel_w)
     fit_independent(independent, known)
@@ -80,9 +88,9 @@ class KroneckerTrainee(Trainee):
     """The paper's model and posterior in training.
 
     :param model: the model.
-    :param known: statistics of the data.
-    :param learning_rate: of Adam.
-    :param generator: of random numbers.
+    :param known: statistics of the outputs.
+    :param learning_rate: Adam's learning rate.
+    :param generator: source of random numbers.
     :param guide: a posterior to go on from; by default a new one.
     """
 
@@ -103,6 +111,7 @@ class KroneckerTrainee(Trainee):
         self.guide = guide
         self._Y, self._mask = _values(known, is_projected=guide.mean == "projected")
         self.ranges = Ranges(model, known)
+        self._evaluation_seed = new_seed(generator) if model.has_spread else 0  # of hyperparameters
         self._update_mean()
         parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
@@ -110,7 +119,7 @@ class KroneckerTrainee(Trainee):
     def step(self) -> float:
         self.optimiser.zero_grad()
         try:
-            loss = -self._bound()
+            loss = -self._bound(self._generator)
         except NotPositiveDefiniteError:
             return math.nan
         if descend(self.optimiser, loss):
@@ -120,14 +129,14 @@ class KroneckerTrainee(Trainee):
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            return self._bound().item()
+            return self._bound(new_generator(self._evaluation_seed)).item()
         except NotPositiveDefiniteError:
             return -math.inf
 
-    def _bound(self) -> Tensor:
-        """What :class:`~pyro_gprn.ClosedFormELBO` works out by tracing model and guide, without the traces."""
+    def _bound(self, generator: torch.Generator) -> Tensor:
+        """The bound of :class:`~pyro_gprn.ClosedFormELBO`, without the cost of tracing model and guide."""
         (posteriors, priors, noise), log_prior = self.model.with_log_prior(
-            lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), self._generator
+            lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), generator
         )
         bound = expected_log_likelihood(*posteriors, self._Y, noise, self._mask)
         for q, prior in zip(posteriors, priors, strict=True):
@@ -147,7 +156,7 @@ class KroneckerTrainee(Trainee):
 
 
 def _values(known: OutputStatistics, is_projected: bool) -> tuple[Tensor, Tensor | None]:
-    """The outputs ``(N, d_1, …, d_M)``, and a mask where some are missing. A projected mean looks at no value of Y."""
+    """The outputs ``(N, d_1, …, d_M)``, and a mask if some are missing. A projected mean needs no value of Y."""
     if is_projected:
         return torch.tensor(math.nan, dtype=torch.float64, device=known.source.device).expand(known.source.shape), None
     Y = known.source.read(slice(None)).to(torch.float64).reshape(known.source.shape)

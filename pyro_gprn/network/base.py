@@ -10,7 +10,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
+from pyro_gprn.algebra.linalg import add_to_diagonal, safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
 from pyro_gprn.network.hyperparameters import Hyperparameters
 from pyro_gprn.network.kernels import hold_scale, named_kernel
@@ -58,7 +58,7 @@ class Network(Hyperparameters):
         self.double().to(X.device)
 
     def as_function_kernel(self, kernel: Kernel) -> Kernel:
-        """A kernel asked for by name, as the latent functions' kernel."""
+        """Prepares a kernel that was asked for by name for the latent functions: its scale is held at 1."""
         return hold_scale(kernel)
 
     def as_weight_kernel(self, kernel: Kernel) -> Kernel:
@@ -67,28 +67,28 @@ class Network(Hyperparameters):
 
     @property
     def n_rows(self) -> int:
-        """``N``."""
+        """The number of rows, ``N``."""
         return self.X.shape[0]
 
     @property
     def n_outputs(self) -> int:
-        """``D = d_1 ⋯ d_M``."""
+        """The number of outputs, ``D = d_1 ⋯ d_M``."""
         return self.output_shape.numel()
 
     def functions_factor(self) -> Tensor:
         """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``."""
-        Kf = self.kernel_f(self.X)
-        Kf = Kf + self.noise_f.square() * identity_like(self.n_rows, Kf)
+        Kf = add_to_diagonal(self.kernel_f(self.X), self.noise_f.square())
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
 
     @torch.no_grad()
     def whitened_start(self, spread: float = 0.1, generator: torch.Generator | None = None) -> Tensor:
-        """Whitened functions ``V = L_f⁻¹F``, ``(N, K)``, where guides start.
+        """The whitened functions ``V = L_f⁻¹F``, ``(N, K)``, at which guides start.
 
-        The first function is the constant 1, the others are near zero: independent GPs that share one kernel.
+        The first function is the constant 1 and the others are near zero. There the network is nearly that of
+        independent GPs that share one kernel.
 
-        :param spread: standard deviation of the others.
-        :param generator: of random numbers; None is torch's global state.
+        :param spread: standard deviation of the others, whitened.
+        :param generator: source of random numbers; None uses torch's global state.
         """
         L = self.at_centre(self.functions_factor)
         constant = torch.linalg.solve_triangular(L, torch.ones_like(L[:, :1]), upper=False)

@@ -12,8 +12,16 @@ from torch import Size, Tensor
 
 
 def check_inputs(X: Tensor, n_columns: int | None = None, name: str = "X") -> Tensor:
-    """Inputs as a finite float64 tensor ``(N, P)``."""
-    X = torch.as_tensor(X)
+    """Inputs as a finite float64 tensor ``(N, P)``.
+
+    :param n_columns: the ``P`` that is expected, if any.
+    :param name: what the inputs are called in an error.
+
+    >>> check_inputs([[1, 2], [3, 4]])
+    tensor([[1., 2.],
+            [3., 4.]], dtype=torch.float64)
+    """
+    X = X if isinstance(X, Tensor) else torch.as_tensor(X)  # which would move a tensor to torch's default device
     if X.dim() != 2:
         hint = "; for one input column use X[:, None]" if X.dim() == 1 else ""
         raise ValueError(f"{name} must have shape (N, P), one row for each example; got {tuple(X.shape)}{hint}")
@@ -28,7 +36,11 @@ def check_inputs(X: Tensor, n_columns: int | None = None, name: str = "X") -> Te
 
 
 def check_output_shape(output_shape: int | Sequence[int]) -> Size:
-    """``(d_1, …, d_M)`` as a torch.Size of positive integers."""
+    """The output shape ``(d_1, …, d_M)`` as a torch.Size of positive integers.
+
+    >>> check_output_shape(5), check_output_shape([3, 4])
+    (torch.Size([5]), torch.Size([3, 4]))
+    """
     try:
         sizes = [operator.index(output_shape)]  # type: ignore[arg-type]
     except TypeError:
@@ -39,14 +51,14 @@ def check_output_shape(output_shape: int | Sequence[int]) -> Size:
 
 
 def check_n_latents(n_latents: int) -> int:
-    """``K`` as a positive integer."""
+    """The number of latent functions ``K`` as a positive integer."""
     if operator.index(n_latents) < 1:
         raise ValueError(f"n_latents must be at least 1; got {n_latents}")
     return operator.index(n_latents)
 
 
 def check_kernel(kernel: Kernel, X: Tensor, name: str) -> Kernel:
-    """A Pyro kernel that reads columns which X has."""
+    """Returns ``kernel`` if it is a Pyro kernel whose input columns X, ``(N, P)``, has."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"{name} must be a kernel of pyro.contrib.gp.kernels; got {type(kernel).__name__}")
     if max(kernel.active_dims) >= X.shape[1]:
@@ -55,7 +67,11 @@ def check_kernel(kernel: Kernel, X: Tensor, name: str) -> Kernel:
 
 
 def check_noise(noise: float | Tensor, X: Tensor, output_shape: Sequence[int], name: str) -> Tensor:
-    """A standard deviation as a positive float64 tensor of shape ``()`` or ``output_shape``."""
+    """A standard deviation as a positive float64 tensor of shape ``()`` or ``output_shape``, on the device of X.
+
+    >>> check_noise(0.5, torch.zeros(2, 1), (3,), "noise_y")
+    tensor(0.5000, dtype=torch.float64)
+    """
     noise = torch.as_tensor(noise, dtype=torch.float64, device=X.device).detach().clone()
     if noise.shape not in (Size(), Size(output_shape)):
         expected = "one number" if not output_shape else f"one number or of shape {tuple(output_shape)}"
@@ -66,7 +82,7 @@ def check_noise(noise: float | Tensor, X: Tensor, output_shape: Sequence[int], n
 
 
 def check_outputs(Y: Tensor, mask: Tensor | None, n_rows: int, output_shape: Size) -> tuple[Tensor, Tensor | None]:
-    """Outputs (and mask) as tensors ``(N, d_1, …, d_M)``; a flat ``(N, D)`` is taken too. Reads no value."""
+    """Outputs and mask as tensors ``(N, d_1, …, d_M)``; flat ones, ``(N, D)``, are taken too. No value is looked at."""
     Y = check_output_array(Y, n_rows, output_shape, "Y")
     if not Y.is_floating_point():
         raise ValueError(f"Y must be floating-point; got {Y.dtype}")
@@ -79,8 +95,12 @@ def check_outputs(Y: Tensor, mask: Tensor | None, n_rows: int, output_shape: Siz
 
 
 def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str) -> Tensor:
-    """``array`` in the shape ``(N, d_1, …, d_M)``, a view of what came."""
-    array = torch.as_tensor(array)
+    """A view of ``array``, ``(N, D)`` or ``(N, d_1, …, d_M)``, in the latter shape.
+
+    >>> check_output_array(torch.ones(2, 12), 2, Size((3, 4)), "Y").shape
+    torch.Size([2, 3, 4])
+    """
+    array = array if isinstance(array, Tensor) else torch.as_tensor(array)
     expected = Size((n_rows, *output_shape))
     if array.dim() < 2 or array.shape[0] != n_rows:
         raise ValueError(
@@ -101,7 +121,11 @@ def check_output_array(array: Tensor, n_rows: int, output_shape: Size, name: str
 def check_effective_outputs(
     effective_outputs: float | Literal["auto"] | None, n_outputs: int
 ) -> float | Literal["auto"] | None:
-    """None, "auto" or a number of outputs between 0 and D."""
+    """Returns ``effective_outputs`` if it is None, ``"auto"`` or a number above 0 and at most D.
+
+    >>> check_effective_outputs(20, n_outputs=100)
+    20.0
+    """
     if effective_outputs is None or effective_outputs == "auto":
         return effective_outputs
     if isinstance(effective_outputs, str) or not 0 < effective_outputs <= n_outputs:

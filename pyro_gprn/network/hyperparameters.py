@@ -1,13 +1,14 @@
-"""Hyperparameters: points, or, where they have priors, the guides of their posteriors.
+"""Hyperparameters: points, or, if they have priors, posteriors that Pyro guides describe.
 
-Everything that the package does with a hyperparameter's prior or guide is here. The rest of the package asks for a
-function of the hyperparameters to be worked out at the centre of their posterior, at draws from it, or with the terms
-that they add to a bound.
+Everything that the package does with a hyperparameter's prior or guide is here. The rest of the package hands over a
+function of the hyperparameters, which is called with them at the centre of their posterior, at draws from it, or
+together with the terms that they add to a bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TypeVar
 
 import pyro.distributions as dist
@@ -17,17 +18,26 @@ from pyro.contrib.gp.parameterized import Parameterized
 from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import biject_to
 
 from pyro_gprn.pyro_state import isolated
 
 T = TypeVar("T")
 
-#: Endings of the names of what Pyro's guides of hyperparameters are made of.
+#: Endings of the names of the parameters that Pyro's guides of hyperparameters have.
 _OF_GUIDES = ("_map", "_loc", "_scale", "_scale_tril")
 
 
 class AtCentre(Messenger):
-    """Puts every site that would be drawn at its distribution's mean (for a transformed one: at the image of it)."""
+    """Gives every site that would be drawn the mean of its distribution.
+
+    A site that its guide draws on an unconstrained scale thereby gets the image of the mean on that scale.
+
+    >>> import pyro
+    >>> with AtCentre():
+    ...     pyro.sample("noise", dist.Normal(2.0, 1.0))
+    tensor(2.)
+    """
 
     def _pyro_sample(self, msg: dict) -> None:
         if not msg["is_observed"] and msg["value"] is None:
@@ -41,18 +51,35 @@ class Hyperparameters(Parameterized):
     (``model.kernel_w.lengthscale = PyroSample(LogNormal(0, 1))``). A guide of this package then holds a point
     estimate of it, or the distribution named by ``model.kernel_w.autoguide("lengthscale", Normal)``, as with
     the models of ``pyro.contrib.gp``.
+
+    >>> from pyro.nn import PyroSample
+    >>> from pyro_gprn import GPRN
+    >>> model = GPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=1)
+    >>> model.noise_y = PyroSample(dist.LogNormal(0.0, 1.0))
+    >>> model.has_priors, model.has_spread
+    (True, False)
     """
 
     @property
     def has_priors(self) -> bool:
-        """True if a hyperparameter has a prior."""
+        """True if at least one hyperparameter has a prior."""
         return any(getattr(module, "_pyro_samples", None) for module in self.modules())
 
     @property
     def has_spread(self) -> bool:
-        """True if the guide of a hyperparameter is more than a point."""
+        """True if the guide of at least one hyperparameter is a distribution rather than a point."""
         guides = [guide for module in self.modules() for guide, _ in getattr(module, "_guides", {}).values()]
         return any(guide is not dist.Delta for guide in guides)
+
+    def describe_priors(self) -> list[str]:
+        """The priors in words that tell one from another: whose it is, its class, and its density at one point."""
+        words = []
+        for prefix, module in self.named_modules():
+            for name, prior in getattr(module, "_priors", {}).items():
+                point = biject_to(prior.support)(torch.full(prior.shape(), 0.3))
+                density = prior.log_prob(point).sum().item()
+                words.append(f"{prefix}.{name} {type(prior).__name__} {density:.12g}".lstrip("."))
+        return words
 
     def hyperparameters(self) -> dict[str, Tensor]:
         """The current (or drawn) values of all hyperparameters, by name."""
@@ -65,12 +92,12 @@ class Hyperparameters(Parameterized):
 
     @pyro_method
     def drawn(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` with every hyperparameter that has a prior drawn, once, from it."""
+        """Draws every hyperparameter that has a prior once from it, and calls ``function`` with these values."""
         self._load_pyro_samples()
         return function()
 
     def guided(self, function: Callable[[], T]) -> T:
-        """:meth:`drawn` with the guides of the hyperparameters in place of their priors."""
+        """As :meth:`drawn`, but draws the hyperparameters from their guides instead of their priors."""
         mode = self.mode
         self.set_mode("guide")
         try:
@@ -79,17 +106,17 @@ class Hyperparameters(Parameterized):
             self.set_mode(mode)
 
     def at_centre(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` with every hyperparameter at the centre of its posterior, whatever else runs Pyro code."""
+        """Calls ``function`` with every hyperparameter at the centre of its posterior, whatever runs outside."""
         with isolated(), AtCentre():
             return self.guided(function)
 
     def at_values(self, values: Mapping[str, Tensor], function: Callable[[], T]) -> T:
-        """Calls ``function`` with hyperparameters that have priors at given values, by their sites' names."""
+        """Calls ``function`` with the hyperparameters that have priors set to given values, by names of sites."""
         with isolated(), poutine.condition(data=dict(values)):
             return self.drawn(function)
 
     def draw_hyperparameters(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """One draw of the hyperparameters that have priors, from their guides, by their sites' names."""
+        """One draw of the hyperparameters that have priors, from their guides, by names of sites."""
         with isolated(generator):
             trace = poutine.trace(self.guided).get_trace(lambda: None)
         sites = (name for name in trace.stochastic_nodes if not trace.nodes[name]["infer"].get("is_auxiliary"))
@@ -98,12 +125,28 @@ class Hyperparameters(Parameterized):
     def with_log_prior(
         self, function: Callable[[], T], generator: torch.Generator | None = None
     ) -> tuple[T, Tensor | float]:
-        """What ``function`` returns, and Σ log p − log q of hyperparameters with priors, drawn from their guides."""
+        """Draws the hyperparameters that have priors from their guides, and calls ``function`` with these values.
+
+        :returns: what ``function`` returns, and ``Σ log p − log q`` of these hyperparameters at their drawn values.
+        """
+        value, log_prior, log_guide = self._with_log_probabilities(function, generator)
+        return value, log_prior - log_guide
+
+    def at_centre_with_log_prior(self, function: Callable[[], T]) -> tuple[T, Tensor | float]:
+        """What ``function`` returns with every hyperparameter at the centre of its posterior, and Σ log p there."""
+        value, log_prior, _ = self._with_log_probabilities(function, centre=True)
+        return value, log_prior
+
+    def _with_log_probabilities(
+        self, function: Callable[[], T], generator: torch.Generator | None = None, *, centre: bool = False
+    ) -> tuple[T, Tensor | float, Tensor | float]:
+        """What ``function`` returns, and Σ log p and Σ log q of hyperparameters with priors."""
         if not self.has_priors:
             with isolated():
-                return function(), 0.0
+                return function(), 0.0, 0.0
         with isolated(generator):
-            guide_trace = poutine.trace(self.guided).get_trace(function)
+            with AtCentre() if centre else nullcontext():
+                guide_trace = poutine.trace(self.guided).get_trace(function)
             value = guide_trace.nodes["_RETURN"]["value"]
             model_trace = poutine.trace(poutine.replay(self._load_pyro_samples, trace=guide_trace)).get_trace()
-            return value, model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+            return value, model_trace.log_prob_sum(), guide_trace.log_prob_sum()

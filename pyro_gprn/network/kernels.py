@@ -93,17 +93,18 @@ KERNELS: dict[str, type[Kernel]] = {
     "linear": gp.Linear,
     "constant": gp.Constant,
 }
-#: Parameters that a kernel may have for each input column.
+#: Parameters of which a kernel may have one for each input column.
 _BY_COLUMN = ("lengthscale", "period")
 _PARAMETERS = ("variance", "lengthscale", "period", "scale_mixture")
 
 
 def named_kernel(expression: str, X: Tensor, name: str = "kernel") -> Kernel:
-    """A kernel from words: names joined by ``+`` and ``*``, each with the input columns it reads if not all.
+    """A kernel from words: names joined by ``+`` and ``*``.
 
-    Length-scales (and periods) are one for each column, starting at the column's standard deviation.
+    A name may be followed by the input columns that its kernel reads; otherwise it reads all. Each column has a
+    length-scale (and a period) of its own, which starts at the column's standard deviation.
 
-    :param expression: such as ``"matern52"``, ``"rbf + periodic"`` or ``"periodic[0] * rbf[1, 2]"``.
+    :param expression: words such as ``"matern52"``, ``"rbf + periodic"`` or ``"periodic[0] * rbf[1, 2]"``.
     :param X: inputs, ``(N, P)``.
     :param name: what the kernel is called in an error.
 
@@ -155,7 +156,11 @@ def _columns(node: ast.expr, X: Tensor) -> list[int]:
 
 
 def parts(kernel: Kernel) -> Iterator[Kernel]:
-    """The kernels of which a sum or product is made."""
+    """The single kernels of which a sum or product is made; a single kernel is its own only part.
+
+    >>> [type(part).__name__ for part in parts(gp.Sum(gp.RBF(1), gp.Linear(1)))]
+    ['RBF', 'Linear']
+    """
     if isinstance(kernel, gp.Combination):
         for part in (kernel.kern0, kernel.kern1):
             if isinstance(part, Kernel):
@@ -165,9 +170,10 @@ def parts(kernel: Kernel) -> Iterator[Kernel]:
 
 
 def hold_scale(kernel: Kernel) -> Kernel:
-    """The kernel with its scale held at 1, where only its ratio to another's is identified: changed in place.
+    """Holds the scale of a kernel at 1, in place, and returns the kernel.
 
-    The variance of a kernel, of each factor of a product, of the first term of a sum.
+    For a kernel whose scale is not identified beside that of another kernel. What is held is the variance of a single
+    kernel, of each factor of a product, and of the first term of a sum.
 
     >>> [name for name, _ in hold_scale(gp.RBF(1)).named_parameters()]
     ['lengthscale_unconstrained']
@@ -194,7 +200,7 @@ def plus_constant(kernel: Kernel, variance: float) -> Kernel:
 
 
 def kernel_words(kernel: Kernel) -> str:
-    """What kind of kernel it is, whatever its values: classes, input columns, what is free, held or has a prior.
+    """A kernel's classes and input columns, and which of its parameters are free, held or have priors; no values.
 
     >>> kernel_words(gp.Sum(gp.RBF(2), 1.0))
     'Sum(RBF[0, 1](lengthscale, variance), 1.0)'
@@ -208,9 +214,10 @@ def kernel_words(kernel: Kernel) -> str:
 
 
 def describe_kernel(kernel: Kernel, name: str = "kernel") -> dict[str, Any]:
-    """A kernel's structure in plain words, for a file; its values are those of its ``state_dict``.
+    """A kernel's structure in plain words, for a file; its values are in its ``state_dict``.
 
-    :raises ValueError: for what has code in it: a kernel of one's own, a warping, a prior.
+    :param name: what the kernel is called in an error.
+    :raises ValueError: for a kernel that only code can describe: one of an own class, with a warping or with a prior.
 
     >>> describe_kernel(gp.Sum(gp.RBF(2), 1.0))
     {'sum': [{'rbf': [0, 1], 'shapes': {'variance': [], 'lengthscale': []}, 'held': []}, 1.0]}
@@ -235,7 +242,11 @@ def _both(kernel: Kernel) -> tuple[Any, Any]:
 
 
 def rebuild_kernel(description: dict[str, Any]) -> Kernel:
-    """A kernel of the structure that :func:`describe_kernel` put into words."""
+    """A kernel with the structure that :func:`describe_kernel` put into words; its values are still to be loaded.
+
+    >>> kernel_words(rebuild_kernel(describe_kernel(gp.RBF(2))))
+    'RBF[0, 1](lengthscale, variance)'
+    """
     for word, kind in (("sum", Sum), ("product", Product)):
         if word in description:
             return kind(

@@ -18,14 +18,16 @@ from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
 
 @dataclass(frozen=True)
 class OutputStatistics:
-    """Outputs and their Gram matrices, by pattern of holes.
+    """Outputs and their Gram matrices, one for each pattern of holes.
 
-    :param source: of the outputs ``Y``, ``(N, d_1, …, d_M)``, NaN where one is missing.
-    :param grams: ``Y_g Y_gᵀ`` over the outputs of each of ``g`` patterns, in float64, ``(g, N, N)``; zero in rows
-        that the pattern misses.
-    :param observed: which rows each pattern has, ``(g, N)``, boolean.
+    The pattern of an output is the set of rows in which it was observed.
+
+    :param source: reads the outputs ``Y``, ``(N, d_1, …, d_M)``, NaN where one is missing.
+    :param grams: ``Y_g Y_gᵀ`` over the outputs of each of the ``g`` patterns, in float64, ``(g, N, N)``; zero in the
+        rows that the pattern misses.
+    :param observed: the rows in which each pattern is observed, ``(g, N)``, boolean.
     :param counts: how many outputs have each pattern, ``(g,)``, in float64.
-    :param pattern_of: the pattern of each output, ``(D,)``; None when there is only one.
+    :param pattern_of: the pattern of each output, ``(D,)``; None if there is only one pattern.
 
     >>> OutputStatistics.of(torch.ones(2, 10, 10)).gram
     tensor([[100., 100.],
@@ -44,8 +46,9 @@ class OutputStatistics:
 
     @classmethod
     def of(cls, outputs: Any) -> OutputStatistics:
-        """One pass over ``outputs``: an array or an :class:`~pyro_gprn.outputs.source.OutputSource`.
+        """The statistics of some outputs, from one pass over them.
 
+        :param outputs: an array ``(N, d_1, …, d_M)`` or an :class:`~pyro_gprn.outputs.source.OutputSource`.
         :raises ValueError: if an output has no observation at all, or Y holds inf.
         """
         source = as_source(outputs)
@@ -67,12 +70,15 @@ class OutputStatistics:
 
     @cached_property
     def numbers(self) -> Tensor:
-        """How many numbers of Y each pattern has, ``(g,)``."""
+        """How many numbers of Y were observed in each pattern, ``(g,)``."""
         return self.counts * self.observed.sum(1)
 
     @property
     def gram(self) -> Tensor:
-        """``Y Yᵀ`` of complete outputs, ``(N, N)``."""
+        """``Y Yᵀ`` over all outputs, ``(N, N)``.
+
+        :raises ValueError: if Y has holes.
+        """
         if not self.is_complete:
             rows = (~self.observed.all(0)).nonzero().flatten().tolist()
             raise ValueError(
@@ -83,37 +89,37 @@ class OutputStatistics:
 
     @property
     def n_observed(self) -> float:
-        """How many numbers of Y were observed."""
+        """How many numbers of Y were observed in all."""
         return self.numbers.sum().item()
 
     def never_observed(self) -> Tensor:
-        """Positions of the outputs that are missing in every row."""
+        """Positions, among the flattened outputs, of those that are missing in every row."""
         if self.pattern_of is None:
-            return torch.arange(self.source.n_outputs if not self.observed.any() else 0)
+            return torch.arange(self.source.n_outputs if not self.observed.any() else 0, device="cpu")
         return (~self.observed.any(1))[self.pattern_of].nonzero().flatten()
 
     def patterns_at(self, positions: slice | Tensor) -> Tensor:
-        """The pattern of each output at some positions among the flattened ones, ``(b,)``."""
+        """The patterns of the outputs at some positions among the flattened outputs, ``(b,)``."""
         if self.pattern_of is not None:
             return self.pattern_of[positions]
         n = len(range(self.source.n_outputs)[positions]) if isinstance(positions, slice) else len(positions)
         return torch.zeros(n, dtype=torch.long, device=self.source.device)
 
     def values_at(self, positions: slice | Tensor) -> Tensor:
-        """The outputs at some positions among the flattened ones, ``(N, b)`` in float64, zero where one is missing."""
+        """The outputs at some positions among the flattened outputs, ``(N, b)`` in float64, zero where missing."""
         values = self.source.read(positions).to(torch.float64)
         return values if self.is_complete else values.nan_to_num(nan=0.0)
 
     def at_rows(self, rows: Tensor) -> OutputStatistics:
-        """The statistics of some rows: no pass over Y.
+        """The statistics of some of the rows, without another pass over Y.
 
-        :param rows: their numbers, ``(n,)``.
+        :param rows: the numbers of these rows, ``(n,)``.
         """
         grams, observed = self.grams[:, rows][:, :, rows], self.observed[:, rows]
         return OutputStatistics(RowsOfOutputs(self.source, rows), grams, observed, self.counts, self.pattern_of)
 
     def without_empty(self, source: OutputSource) -> OutputStatistics:
-        """The statistics without the outputs that are missing in every row, where ``source`` reads the others."""
+        """The statistics without the outputs that are missing in every row; ``source`` reads the remaining ones."""
         seen = self.observed.any(1)
         pattern_of = None
         if self.pattern_of is not None and seen.sum() > 1:
@@ -122,12 +128,17 @@ class OutputStatistics:
         return OutputStatistics(source, self.grams[seen], self.observed[seen], self.counts[seen], pattern_of)
 
     def rescaled(self, scale: Tensor, source: OutputSource) -> OutputStatistics:
-        """The statistics of these outputs divided by one number, which ``source`` reads."""
+        """The statistics of the outputs divided by one number, ``scale``; ``source`` reads the divided outputs."""
         return OutputStatistics(source, self.grams / scale.square(), self.observed, self.counts, self.pattern_of)
 
 
 class StatisticsMemory:
-    """The statistics of the last outputs it was given: one pass over Y when it is new, none until it changes."""
+    """Remembers the statistics of the last outputs, so that there is another pass over Y only when Y has changed.
+
+    >>> memory, Y = StatisticsMemory(), torch.ones(2, 3)
+    >>> memory.of(Y) is memory.of(Y) is memory.of(None)
+    True
+    """
 
     def __init__(self) -> None:
         self._last: OutputStatistics | None = None
@@ -139,8 +150,10 @@ class StatisticsMemory:
         return copied
 
     def of(self, outputs: Any) -> OutputStatistics:
-        """Statistics of ``outputs`` (an array, a source, or statistics that are known already), or of the last ones
-        for None."""
+        """The statistics of some outputs.
+
+        :param outputs: an array, a source, or statistics that are known already; None stands for the last outputs.
+        """
         if isinstance(outputs, OutputStatistics):
             self._last = outputs
         elif outputs is not None and (self._last is None or not self._last.source.is_of(outputs)):
@@ -151,18 +164,26 @@ class StatisticsMemory:
 
 
 class GramSums:
-    """Gram matrices by pattern of holes, summed over blocks of outputs in float64.
+    """Gram matrices, one for each pattern of holes, summed over blocks of outputs in float64.
 
     :param n_rows: ``N``.
-    :param device: of the blocks.
+    :param device: the device of the blocks.
+
+    >>> Y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    >>> sums = GramSums(2, Y.device)
+    >>> sums.add(Y[:, :1])
+    >>> sums.add(Y[:, 1:])
+    >>> torch.equal(sums.statistics(as_source(Y)).gram, Y @ Y.T)
+    True
     """
 
     def __init__(self, n_rows: int, device: torch.device) -> None:
         self._n_rows, self._device = n_rows, device
-        self._numbers: dict[bytes, int] = {}  # of the patterns, by their observed rows packed into bits
+        self._numbers: dict[bytes, int] = {}  # pattern numbers, by the observed rows packed into bits
         self._grams: list[Tensor] = []
         self._counts: list[int] = []
-        self._pattern_of: list[np.ndarray | tuple[int, int]] = []  # of each block; (pattern, how often) if all the same
+        # For each block the patterns of its outputs, or (pattern, number of outputs) if all have the same one.
+        self._pattern_of: list[np.ndarray | tuple[int, int]] = []
         self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
 
     def add(self, values: Tensor) -> None:
@@ -196,7 +217,7 @@ class GramSums:
         return self._numbers[key]
 
     def statistics(self, source: OutputSource) -> OutputStatistics:
-        """All that was added, as statistics of ``source``."""
+        """The statistics of all blocks that were added; ``source`` reads the same outputs."""
         keys = sorted(self._numbers)
         order = [self._numbers[key] for key in keys]
         grams = torch.stack([self._grams[number] for number in order])
@@ -214,7 +235,7 @@ class GramSums:
 
 
 def infinite_outputs() -> ValueError:
-    """The error for outputs that are not finite; it begins with scikit-learn's words for it."""
+    """The error for outputs that are not finite. It begins as scikit-learn's error does."""
     return ValueError(
         "Input Y contains infinity or a value too large for dtype('float64'). Y holds inf, or numbers too large to"
         " square; a missing output is NaN, and all others must be finite"
@@ -222,11 +243,11 @@ def infinite_outputs() -> ValueError:
 
 
 def gram_matrix(outputs: Any, *, chunk_bytes: int | None = None) -> Tensor:
-    """``Y Yᵀ`` over outputs, in chunks of columns, summed in float64.
+    """``Y Yᵀ`` summed over outputs, in float64 and a chunk of outputs at a time.
 
     :param outputs: ``Y``, ``(N, d_1, …, d_M)``: a torch tensor, or anything that slices into NumPy arrays
         (NumPy, a memory map, dask, zarr).
-    :param chunk_bytes: how much of Y is held in float64 at a time; None chooses.
+    :param chunk_bytes: how many bytes of Y are held in float64 at a time; None takes what suits where Y is stored.
     :returns: ``(N, N)`` in float64.
 
     >>> gram_matrix(np.eye(2, 5, dtype=np.float32))

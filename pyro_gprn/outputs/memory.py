@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def shared_tensor(array: np.ndarray) -> Tensor:
-    """A tensor in the memory of an array, also if that may not be written to. Never write to the tensor.
+    """A tensor that shares the memory of an array, also of a read-only one. Never write to the tensor.
 
     torch warns of read-only memory, and hiding a warning changes the filters of all threads. So torch is shown the
-    memory as if it could be written to; writing would change, or crash on, what the array's owner meant to protect.
+    memory as if it could be written to. Writing would change what the array's owner meant to protect, or crash.
 
     The array is copied only if torch cannot address it: steps backwards (``array[::-1]``), steps that are no multiple
     of a number's size (a field of a record array), or another machine's byte order.

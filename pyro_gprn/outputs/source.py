@@ -18,11 +18,11 @@ from torch import Size, Tensor
 
 from pyro_gprn.outputs.memory import shared_tensor
 
-#: A pass over outputs in memory takes about this many bytes of them (in float64) at a time: what a cache holds.
+#: A pass over outputs in memory takes about this many bytes (in float64) at a time: what a processor's cache holds.
 CHUNK_BYTES = 2**22
-#: A pass over outputs that may have to be read from elsewhere takes this many.
+#: A pass over outputs that may have to be read from elsewhere, such as a disk, takes this many bytes at a time.
 READ_BYTES = 2**26
-#: So many numbers are compared to tell whether outputs have changed.
+#: How many numbers are compared to tell whether outputs have changed.
 SAMPLE_SIZE = 1024
 #: Outputs in one block of a digest. Another number would give other digests.
 _DIGEST_WIDTH = 2**14
@@ -33,7 +33,7 @@ class OutputSource(ABC):
 
     :param shape: ``(N, d_1, …, d_M)``.
     :param dtype: the floating type in which blocks come.
-    :param device: on which they come.
+    :param device: the device on which blocks come.
     """
 
     def __init__(self, shape: Size, dtype: torch.dtype, device: torch.device) -> None:
@@ -41,19 +41,19 @@ class OutputSource(ABC):
 
     @property
     def n_rows(self) -> int:
-        """``N``."""
+        """The number of rows, ``N``."""
         return self.shape[0]
 
     @property
     def n_outputs(self) -> int:
-        """``D = d_1 ⋯ d_M``."""
+        """The number of outputs, ``D = d_1 ⋯ d_M``."""
         return self.shape[1:].numel()
 
     @abstractmethod
     def read(self, positions: slice | Tensor) -> Tensor:
-        """Some of the flattened outputs, ``(N, b)``, NaN where one is missing; perhaps a view, never to be written to.
+        """Reads some of the flattened outputs, ``(N, b)``, NaN where missing. They may be a view: never write to them.
 
-        :param positions: which of the D outputs: a slice without a step, or their numbers ``(b,)``.
+        :param positions: which of the D outputs: a slice without a step, or their positions ``(b,)``.
         """
 
     @abstractmethod
@@ -61,9 +61,9 @@ class OutputSource(ABC):
         """True if this source reads ``outputs``, unchanged since it was made (see :class:`Identity`)."""
 
     def chunks(self, chunk_bytes: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """All outputs, a block ``(N, b)`` at a time, with their positions.
+        """Reads all outputs, a block ``(N, b)`` at a time, and yields the positions of each block with it.
 
-        :param chunk_bytes: about how much one block takes in float64.
+        :param chunk_bytes: about how many bytes one block takes in float64; None takes what suits the source.
         """
         width = max(1, (chunk_bytes or self._chunk_bytes) // (8 * self.n_rows))
         for start in range(0, self.n_outputs, width):
@@ -75,7 +75,7 @@ class OutputSource(ABC):
         return CHUNK_BYTES
 
     def digest(self) -> str:
-        """A fingerprint of all values, their shape and type: one pass over Y. How it is stored does not matter."""
+        """A fingerprint of all values, their shape and type, from one pass over Y. How Y is stored does not matter."""
         summary = hashlib.sha256(f"{self.dtype}{tuple(self.shape)}".encode())
         for _, block in self.chunks(8 * self.n_rows * _DIGEST_WIDTH):
             summary.update(np.ascontiguousarray(block.cpu().numpy()).data)
@@ -117,18 +117,24 @@ class ArrayOutputs(OutputSource):
 
     def read(self, positions: slice | Tensor) -> Tensor:
         if self._flat is not None:
-            return as_tensor(self._flat[:, positions])
+            index: Any = positions
+            if isinstance(positions, Tensor) and not isinstance(self._flat, Tensor):
+                index = positions.numpy()  # NumPy would take a tensor of one number for that number
+            return as_tensor(self._flat[:, index])
+        nothing = torch.empty(self.n_rows, 0, dtype=self.dtype, device=self.device)
         if isinstance(positions, slice):
             start, stop, _ = positions.indices(self.n_outputs)
-            return torch.cat([as_tensor(part).reshape(self.n_rows, -1) for part in self._parts(start, stop, ())], dim=1)
-        if len(positions) == 0:
-            return torch.empty(self.n_rows, 0, dtype=self.dtype, device=self.device)
-        return torch.cat([self.read(run) for run in _runs(positions.tolist())], dim=1)
+            parts = [as_tensor(part).reshape(self.n_rows, -1) for part in self._parts(start, stop, ())]
+        else:
+            parts = [self.read(run) for run in _runs(positions.tolist())]
+        return torch.cat([nothing, *parts], dim=1)
 
     def _parts(self, start: int, stop: int, fixed: tuple[int, ...]) -> Iterator[Any]:
         """Slices of the array with the outputs from ``start`` to ``stop``, counted within the ``fixed`` indices."""
         # Outputs are counted row-major, so an index of the next mode stands for a slab of them. What begins or ends
         # inside a slab is looked for one mode further on; the whole slabs between come in one slice.
+        if start >= stop:
+            return
         modes = self.shape[1 + len(fixed) :]
         if len(modes) <= 1:
             index: tuple[int | slice, ...] = (slice(None), *fixed, slice(start, stop))
@@ -149,7 +155,14 @@ class ArrayOutputs(OutputSource):
 
 
 class ReshapedOutputs(OutputSource):
-    """The outputs of a source, seen as a tensor of another shape."""
+    """The outputs of a source, seen as a tensor of another shape.
+
+    :param source: reads the outputs.
+    :param output_shape: the new ``(d_1, …, d_M)``, with the same product.
+
+    >>> ReshapedOutputs(ArrayOutputs(torch.ones(2, 12)), Size((3, 4))).shape
+    torch.Size([2, 3, 4])
+    """
 
     def __init__(self, source: OutputSource, output_shape: Size) -> None:
         super().__init__(Size((source.n_rows, *output_shape)), source.dtype, source.device)
@@ -163,7 +176,15 @@ class ReshapedOutputs(OutputSource):
 
 
 class RowsOfOutputs(OutputSource):
-    """Some rows of a source."""
+    """Some rows of the outputs of a source.
+
+    :param source: reads the outputs in all rows.
+    :param rows: the numbers of the rows, ``(n,)``.
+
+    >>> RowsOfOutputs(ArrayOutputs(torch.tensor([[1.0], [2.0], [3.0]])), torch.tensor([2, 0])).read(slice(0, 1))
+    tensor([[3.],
+            [1.]])
+    """
 
     def __init__(self, source: OutputSource, rows: Tensor) -> None:
         super().__init__(Size((len(rows), *source.shape[1:])), source.dtype, source.device)
@@ -177,12 +198,12 @@ class RowsOfOutputs(OutputSource):
 
 
 class StandardizedOutputs(OutputSource):
-    """The outputs of a source, ``(y − mean) / scale``, worked out as they are read. Blocks come in float64.
+    """The standardised outputs of a source, ``(y − mean) / scale``, computed as they are read, in float64.
 
-    :param source: of the outputs as they are.
-    :param mean: of each of the flattened outputs, ``(D,)``, in float64.
+    :param source: reads the outputs as they are.
+    :param mean: the mean of each of the flattened outputs, ``(D,)``, in float64.
     :param scale: one number ``()``, or one for each output ``(D,)``.
-    :param present: positions of the outputs that are read, ``(D,)``; all of the source's where it is None.
+    :param present: the source's positions of the outputs that are kept, ``(D,)``; None keeps all.
 
     >>> source = StandardizedOutputs(ArrayOutputs(torch.tensor([[1.0, 4.0]])), torch.zeros(2), torch.tensor(2.0))
     >>> source.read(slice(0, 2))
@@ -208,9 +229,9 @@ class StandardizedOutputs(OutputSource):
 
 
 class Identity:
-    """Tells whether outputs are those of before: the same array, unchanged.
+    """Tells whether an array is the one that was given, and unchanged.
 
-    The array is known by the object that owns its memory, which is kept alive here, and by where in it the values lie.
+    An array is known by the object that owns its memory, which is kept alive here, and by where in it the values lie.
     Changes in place are noticed by torch's own count of them. Changes that torch does not see, made through NumPy to
     memory that the two share, are noticed if they touch one of :data:`SAMPLE_SIZE` numbers, evenly spread. **A change
     through NumPy that misses all of these goes unnoticed**: after one, pass a copy (``Y.clone()``, ``Y.copy()``).
@@ -229,7 +250,7 @@ class Identity:
         self._sample = _sample(array)  # as bytes, in which NaN is like NaN
 
     def is_of(self, array: Any) -> bool:
-        """True if this is the array that was given, with the values that it had."""
+        """True if ``array`` is the one that was given, with the values that it had then."""
         return (
             _owner(array) is self._owner
             and _place(array) == self._place
@@ -239,15 +260,19 @@ class Identity:
 
 
 def as_source(outputs: Any) -> OutputSource:
-    """The source of some outputs; a source is its own.
+    """A source that reads some outputs; a source is returned as it is.
 
-    :param outputs: ``(N, d_1, …, d_M)``.
+    :param outputs: an array ``(N, d_1, …, d_M)``, or a source.
+
+    >>> source = as_source(torch.ones(2, 3))
+    >>> source.shape, as_source(source) is source
+    (torch.Size([2, 3]), True)
     """
     return outputs if isinstance(outputs, OutputSource) else ArrayOutputs(outputs)
 
 
 def as_tensor(block: Any) -> Tensor:
-    """A block of an array as a tensor that must never be written to, a view where that can be."""
+    """A block of an array as a tensor: a view if possible, so never write to it."""
     return block if isinstance(block, Tensor) else shared_tensor(np.asarray(block))
 
 
@@ -264,7 +289,9 @@ def _flat_view(array: Any) -> Any:
 
 
 def _runs(positions: list[int]) -> Iterator[slice]:
-    """Positions as slices of neighbours."""
+    """Positions as slices: one for each run of neighbouring positions."""
+    if not positions:
+        return
     start = previous = positions[0]
     for position in positions[1:]:
         if position != previous + 1:
@@ -275,7 +302,7 @@ def _runs(positions: list[int]) -> Iterator[slice]:
 
 
 def _torch_dtype(dtype: Any) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+    return torch.from_numpy(np.empty(0, dtype=np.dtype(dtype).newbyteorder("="))).dtype
 
 
 def _owner(array: Any) -> Any:
@@ -286,7 +313,7 @@ def _owner(array: Any) -> Any:
 
 
 def _place(array: Any) -> tuple:
-    if isinstance(array, Tensor):  # the flattened outputs' place: a reshaped view has the same
+    if isinstance(array, Tensor):  # where the flattened outputs lie: the same for a reshaped view
         flat = _flat_view(array)
         view = array if flat is None else flat
         return (view.storage_offset(), *view.shape, *view.stride())
@@ -298,7 +325,7 @@ def _version(array: Any) -> int:
 
 
 def _sample(array: Any) -> bytes | None:
-    """Evenly spread values of what is in memory."""
+    """Evenly spread values of an array as bytes; None if it does not lie in the CPU's memory."""
     if isinstance(array, Tensor):
         if array.device.type != "cpu":
             return None  # nobody but torch writes there

@@ -15,25 +15,25 @@ OutputScale = Literal["field", "outputs"] | None
 
 
 class StandardizedStatistics(NamedTuple):
-    """What :func:`standardize` finds."""
+    """What :func:`standardize` finds; D counts the outputs that have an observation."""
 
-    statistics: OutputStatistics  #: of the standardised outputs; its source reads them
-    mean: Tensor  #: of each output, (D,), in float64
+    statistics: OutputStatistics  #: of the standardised outputs, with a source that reads these
+    mean: Tensor  #: the mean of each output, (D,), in float64
     scale: Tensor  #: one number, (), or one for each output, (D,)
-    spread: Tensor  #: standard deviation of each output, (D,)
-    present: Tensor | None  #: positions of the outputs that have an observation, if some have none
+    spread: Tensor  #: the standard deviation of each output, (D,)
+    present: Tensor | None  #: positions, (D,), of the outputs that have an observation; None if all have one
 
 
 def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True) -> StandardizedStatistics:
-    """Reads outputs once: their means and scales, and the Gram matrices of what is then standardised.
+    """Finds the means and scales of outputs, and the Gram matrices of the standardised outputs, in one pass over Y.
 
-    Every chunk has all rows of some outputs, so that the mean and the scale of these are known while it is at hand.
+    Every chunk has all rows of some outputs, so that their means and scales are known before the next chunk is read.
     Outputs without any observation are left out.
 
-    :param source: of the outputs as they are.
-    :param scale: ``"field"`` divides all by one number, the root mean square of what is centred; ``"outputs"`` divides
-        each by its own standard deviation; None leaves them.
-    :param centre: whether the mean of each output is taken away.
+    :param source: reads the outputs as they are, ``(N, d_1, …, d_M)``.
+    :param scale: ``"field"`` divides all by one number, the root mean square of the centred outputs; ``"outputs"``
+        divides each by its own standard deviation; None divides by 1.
+    :param centre: whether the mean of each output is subtracted.
 
     >>> from pyro_gprn.outputs.source import ArrayOutputs
     >>> found = standardize(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), "outputs")
@@ -75,7 +75,7 @@ def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple
 def _one_scale(
     scale: OutputScale, mean: Tensor, spread: Tensor, counts: Tensor, scales: Tensor, source: OutputSource
 ) -> Tensor:
-    """The scale of the whole, ``()``, or of each output, ``(D,)``."""
+    """The one scale of all outputs, ``()``, or the scale of each, ``(D,)``."""
     if scale == "outputs":
         return scales
     if scale is None:
@@ -85,7 +85,7 @@ def _one_scale(
 
 
 def _usable(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """Scales, with 1 in place of those of outputs that are constant up to the rounding of their type."""
+    """The scales, with 1 for outputs that are constant up to the rounding of their type."""
     rounding = 4.0 * torch.finfo(dtype).eps * (mean.abs() + scale)
     return torch.where(scale > rounding, scale, 1.0)
 

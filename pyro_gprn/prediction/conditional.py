@@ -12,8 +12,16 @@ from pyro_gprn.algebra.linalg import covariance_root
 
 
 class Conditional(NamedTuple):
-    """A Gaussian process at new inputs X*, given its values at X: with ``K = LLᵀ`` and ``T = L⁻¹κ(X, X*)``,
-    ``mean = Tᵀ L⁻¹ values`` and ``covariance = κ(X*, X*) − TᵀT``."""
+    """A Gaussian process at new inputs X*, given its values at X.
+
+    With ``K = LLᵀ`` and ``T = L⁻¹κ(X, X*)`` it has ``mean = Tᵀ L⁻¹ values`` and ``covariance = κ(X*, X*) − TᵀT``.
+
+    >>> from pyro.contrib.gp.kernels import RBF
+    >>> X = torch.tensor([[0.0], [2.0]])
+    >>> at_new = Conditional.of(RBF(1), X, X[:1], torch.linalg.cholesky(RBF(1)(X)))
+    >>> at_new.interpolate().round(decimals=4).abs()
+    tensor([[1., 0.]], grad_fn=<AbsBackward0>)
+    """
 
     factor: Tensor  #: L, (N, N)
     whitened: Tensor  #: T, (N, N*)
@@ -21,7 +29,13 @@ class Conditional(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Kernel, X: Tensor, X_new: Tensor, L: Tensor, fresh_noise: Tensor | None = None) -> Conditional:
-        """:param fresh_noise: standard deviation of noise that every new input has of its own."""
+        """The conditional of a process with a given kernel.
+
+        :param X: inputs at which values are given, ``(N, P)``.
+        :param X_new: new inputs, ``(N*, P)``.
+        :param L: Cholesky factor of the process's covariance at ``X``, ``(N, N)``.
+        :param fresh_noise: standard deviation of noise that every new input has of its own.
+        """
         T = torch.linalg.solve_triangular(L, kernel(X, X_new), upper=False)
         residual = kernel(X_new) - T.mT @ T
         if fresh_noise is not None:
@@ -36,8 +50,12 @@ class Conditional(NamedTuple):
 def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
     """Draws ``(…, N*, k)`` with a covariance ``(N*, N*)`` over rows.
 
-    :param white: white noise, ``(…, N*, k)`` for draws joint over rows. From noise ``(…, 1, k)`` each row is made on
-        its own: right for one row at a time, and the same whatever other rows there are.
+    :param white: white noise, ``(…, N*, k)`` for draws that are joint over rows. From white noise ``(…, 1, k)`` each
+        row is drawn by its own variance alone, so that it does not depend on which other rows there are.
+
+    >>> draw_rows(torch.tensor([[4.0, 0.0], [0.0, 9.0]]), torch.ones(1, 1))
+    tensor([[2.],
+            [3.]])
     """
     if white.shape[-2] == 1:
         return covariance.diagonal().clamp(min=0.0).sqrt().unsqueeze(-1) * white

@@ -18,7 +18,7 @@ _KIND = "checkpoint"
 
 
 class Checkpoint:
-    """A file for the states of training runs, each together with what the run is: its identity.
+    """A file for the states of training runs, each stored with the run's identity.
 
     Most files hold one run. A run that goes on from the result of another, say a warm start, is kept beside that one,
     so that a program that is started again finds both.
@@ -26,7 +26,7 @@ class Checkpoint:
     :param path: the file. Its folder must exist; the file need not.
     :param identity: what the result of the run depends on: its settings, and its data as a :func:`digest`. A file that
         holds other runs only is refused.
-    :param after: the identity of the run that this one goes on from. A file that holds that one is no other's.
+    :param after: the identity of the run that this one goes on from. A file that holds that run is not refused.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "fit.checkpoint"
@@ -46,7 +46,7 @@ class Checkpoint:
         self.path, self.identity = Path(path), dict(identity)
         self._after = None if after is None else dict(after)
         self._has_warned = False
-        self._others: list[dict[str, Any]] | None = None  # runs that stand beside this one; None if not looked at yet
+        self._others: list[dict[str, Any]] | None = None  # the other runs in the file; None before it is read
         if self.path.is_dir():
             raise IsADirectoryError(f"the checkpoint must be a file, but {self.path} is a folder")
         if not self.path.parent.is_dir():
@@ -82,10 +82,10 @@ class Checkpoint:
             return list(runs)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes a state in place of the one before.
+        """Writes the state of this run in place of the one before.
 
-        If the file cannot be written, say because the disk is full, the one before stays and the run is not stopped for
-        it: there is one warning, and the next call tries again.
+        If the file cannot be written, say because the disk is full, the old file stays and training goes on: there is
+        one warning, and the next call tries again.
 
         :param state: dicts and lists of tensors, numbers, strings, booleans and None.
         """

@@ -28,14 +28,17 @@ class TrainingSettings:
     """How long and how to train, whatever the posterior.
 
     :param steps: at most this many steps; fewer when the bound has settled.
-    :param learning_rate: of Adam, before its decay.
-    :param restarts: how many random starts of the latent functions; the best bound is kept.
-    :param seed: of the draws; None takes one from torch's own state.
+    :param learning_rate: Adam's learning rate, before it decays.
+    :param restarts: how many random starts of the latent functions; the run with the best bound is kept.
+    :param seed: seed of all random draws; None takes one from torch's global state.
     :param progress: whether to show a progress bar.
     :param callback: called after each step with its number and the (noisy) bound.
-    :param checkpoint: a file to which training is written as it goes; where it is there already, from the same data and
-        settings, training goes on from it and ends as it would have without the break.
-    :param after: the identity of the run whose result this one goes on from, which may stand in the same file.
+    :param checkpoint: a file to which the state of training is written every so often. If it exists already, with the
+        same data and settings, training goes on from it and ends as it would have without the break.
+    :param after: the identity of the run whose result this one goes on from; that run may be in the same file.
+
+    >>> TrainingSettings(steps=400, learning_rate=0.08).restarts
+    1
     """
 
     steps: int
@@ -57,12 +60,12 @@ class Fit(NamedTuple):
 
     guide: Any  #: the posterior
     bound: float  #: evidence lower bound at the end (for a collapsed model, of the tempered likelihood, by fixed draws)
-    start: float  #: the same before the first step; never above ``bound``
+    start: float  #: the same bound before the first step; never above ``bound``
     losses: Tensor  #: negative bound at each step, (steps,); noisy where steps use random draws
-    restarts: list[dict[str, Any]]  #: of each: "bound", "start", "losses", and the states of "model" and "guide"
-    evidence: float = math.nan  #: of independent GPs with one shared kernel, by the same likelihood, where it is known
+    restarts: list[dict[str, Any]]  #: for each: "bound", "start", "losses", and the states of "model" and "guide"
+    evidence: float = math.nan  #: log evidence of independent GPs with one kernel, by the same likelihood; or NaN
     starts: Sequence[dict[str, Any]] = ()  #: of the best run, of each start that was tried: "name", "bound", "seconds"
-    identity: dict[str, Any] | None = None  #: what the fit depends on, if there is a checkpoint
+    identity: dict[str, Any] | None = None  #: what the fit depends on; None without a checkpoint
 
 
 def train(
@@ -76,16 +79,18 @@ def train(
     guide: torch.nn.Module | None = None,
     identity: dict[str, Any] | None = None,
 ) -> tuple[Fit, dict[str, Any]]:
-    """Trains a model and a new guide of it, in place, from several starts; Ctrl-C ends it early.
+    """Trains a model, in place, and a guide of it, from several starts; Ctrl-C ends training early.
 
     :param model: the model.
-    :param known: statistics of the data.
-    :param settings: how long and how.
-    :param prepare: brings the model's parameters to where every run begins; returns what to remember of that.
-    :param make: a trainee of the model, by a generator of random numbers.
-    :param restore: takes what ``prepare`` returned, now or before a break, and sets what is no parameter.
-    :param guide: the trained posterior that training goes on from, if it does.
-    :param identity: what else the result depends on, for the checkpoint.
+    :param known: statistics of the outputs.
+    :param settings: how long and how to train.
+    :param prepare: brings the model's parameters to where every run begins, and returns what a checkpoint must remember
+        of this besides the parameters.
+    :param make: makes a trainee of the model, given a generator of random numbers.
+    :param restore: takes what ``prepare`` returned, in this process or in an earlier one that wrote the checkpoint, and
+        sets all of the model that is no parameter.
+    :param guide: a trained posterior to go on from; None begins with a new one.
+    :param identity: what the result depends on besides :func:`fit_identity`, for the checkpoint.
     :returns: the fit, and what ``prepare`` returned.
     """
     if guide is not None and settings.restarts > 1:
@@ -108,12 +113,19 @@ def train(
 def fit_identity(
     model: Network, known: OutputStatistics, settings: TrainingSettings, guide: torch.nn.Module | None = None
 ) -> dict[str, Any]:
-    """What a fit depends on: a checkpoint with another identity is that of another fit."""
+    """What a fit depends on. A checkpoint with another identity is that of another fit.
+
+    >>> model = Network(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> identity = fit_identity(model, OutputStatistics.of(torch.ones(5, 3)), TrainingSettings(400, 0.08, seed=0))
+    >>> identity["n_latents"], identity["seed"], identity["kernels"][1]
+    (2, 0, 'RBF[0](lengthscale, variance)')
+    """
     start = [*model.state_dict().values(), *([] if guide is None else guide.state_dict().values())]
     return {
         "data": f"{digest(model.X)} {known.source.digest()}",
         "start": digest(*start),
         "kernels": [kernel_words(model.kernel_f), kernel_words(model.kernel_w)],
+        "priors": model.describe_priors(),
         "n_latents": model.n_latents,
         "steps": settings.steps,
         "learning_rate": settings.learning_rate,

@@ -1,4 +1,4 @@
-"""Ctrl-C while something is being fitted: it ends early, at the best that was reached, and nothing is lost."""
+"""Ctrl-C during a fit: the fit ends early, at the best that it has reached, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 
 class Interruption:
-    """Whether somebody asked for an early end.
+    """Tells a fit whether somebody has asked for an early end.
 
     >>> with noticed_interrupts() as interruption:
     ...     signal.raise_signal(signal.SIGINT)
@@ -28,21 +28,21 @@ class Interruption:
         self.is_requested = True
 
     def tell(self, message: str, *, instead: bool = False) -> None:
-        """Says what was cut short: the first to speak is heard, unless a later one speaks ``instead``."""
+        """Notes what was cut short, for the warning. The first message is kept, or a later one ``instead``."""
         if self.message is None or instead:
             self.message = message
 
 
-#: That of the fit in work, by thread: fits inside it (folds of a search) share it.
+#: For each thread, the interruption of the fit under way; fits inside that one (folds of a search) share it.
 _current = threading.local()
 
 
 @contextmanager
 def noticed_interrupts() -> Iterator[Interruption]:
-    """Notes the first Ctrl-C instead of raising ``KeyboardInterrupt``, so that what is inside can end in good order.
+    """Notes the first Ctrl-C instead of raising ``KeyboardInterrupt``, so that the code inside can end in good order.
 
-    A second Ctrl-C raises it as usual. Inside another of these contexts the outer one's interruption is shared, so that
-    one Ctrl-C ends everything, with one warning. Only the main thread hears of Ctrl-C; in others nothing changes.
+    A second Ctrl-C raises it as usual. A context inside another shares the outer one's interruption, so that one Ctrl-C
+    ends everything, with one warning. Only the main thread hears of Ctrl-C; in other threads nothing changes.
     """
     outer = getattr(_current, "interruption", None)
     if outer is not None:
@@ -56,7 +56,7 @@ def noticed_interrupts() -> Iterator[Interruption]:
 
     hears = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
-    # Somebody who ignores the signal, or handles it in a way that Python does not know of, is left alone.
+    # A program that ignores the signal, or handles it in a way that Python does not know of, is left alone.
     hears = hears and callable(before)
     if hears:
         signal.signal(signal.SIGINT, note)

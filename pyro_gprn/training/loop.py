@@ -1,4 +1,4 @@
-"""The training loop that every posterior shares: progress, interruption, checkpoints, never worse than the start."""
+"""The training loop that every posterior shares. It can be interrupted and resumed, and never ends below its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ SAVE_EVERY = 20
 
 
 class Trainee(ABC):
-    """A model and its guide in training. All of its state is theirs, the optimiser's and the generator's."""
+    """A model and its guide in training.
+
+    All of its state is in the model, the guide, the optimiser and the generator of random numbers, so that a checkpoint
+    of these four is complete.
+    """
 
     model: torch.nn.Module
     guide: torch.nn.Module
@@ -30,17 +34,21 @@ class Trainee(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """One step of the optimiser; returns the loss."""
+        """Takes one step of the optimiser; returns the loss, the negative bound."""
 
     @abstractmethod
     def evaluate(self) -> float:
-        """The bound, the same at every call for the same state."""
+        """Returns the bound: the same number at every call in the same state."""
 
     def between_steps(self, taken: int, settling: bool) -> None:  # noqa: B027
-        """What is done now and then; ``settling`` is True late in the decay, where the optimiser comes to rest."""
+        """Does what is due between two steps, such as an exact update.
+
+        :param taken: how many steps have been taken.
+        :param settling: True late in the decay of the learning rate, where the optimiser comes to rest.
+        """
 
     def finish(self) -> None:  # noqa: B027
-        """What is done at the end."""
+        """Does what is due after the last step."""
 
     @property
     def may_pause(self) -> bool:
@@ -51,16 +59,16 @@ class Trainee(ABC):
 class Outcome(NamedTuple):
     """How a training run ended."""
 
-    start: float  #: the bound before
-    bound: float  #: the bound after; never below ``start``
-    losses: list[float]  #: on the way
+    start: float  #: the bound before the first step
+    bound: float  #: the bound after the last step; never below ``start``
+    losses: list[float]  #: the negative bound at each step
 
 
 class TrainingRun:
     """Steps of one trainee, from its start or from where a checkpoint left it.
 
     :param trainee: what is trained.
-    :param steps: at most this many; fewer when the bound has settled.
+    :param steps: at most this many steps; fewer when the bound has settled.
     """
 
     def __init__(self, trainee: Trainee, steps: int) -> None:
@@ -84,7 +92,7 @@ class TrainingRun:
             "parameters": self._parameters(),
             "optimiser": self._trainee.optimiser.state_dict()["state"],
             "schedule": self._schedule.state(),
-            "losses": torch.tensor(self._losses, dtype=torch.float64),
+            "losses": torch.tensor(self._losses, dtype=torch.float64, device="cpu"),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -105,10 +113,10 @@ class TrainingRun:
         callback: Callback | None = None,
         save: Callable[[], None] | None = None,
     ) -> Outcome:
-        """Steps until the end, or until Ctrl-C; back to the start if that was better.
+        """Takes steps until the end, or until Ctrl-C, and goes back to the start if the bound was better there.
 
         :param interruption: says when to stop early.
-        :param progress: whether to show a bar.
+        :param progress: whether to show a progress bar.
         :param callback: called after each step with its number and the (noisy) bound.
         :param save: called every so often between two steps, for a checkpoint.
         """
@@ -123,7 +131,9 @@ class TrainingRun:
                 if save is not None and step + 1 - saved >= SAVE_EVERY and self._trainee.may_pause:
                     save()
                     saved = step + 1
-        except KeyboardInterrupt:  # where it could not be noticed more gently: somebody else handles the signal
+        except KeyboardInterrupt:  # raised if another handler of the signal is in place
+            if interruption.is_requested:  # the second Ctrl-C
+                raise
             interruption.request()
         bar.close()
         if interruption.is_requested:
@@ -149,9 +159,20 @@ class TrainingRun:
 
 
 class Schedule:
-    """A constant rate for half of the steps, or until the bound has settled; then a cosine to zero."""
+    """The learning rate: constant for half of the steps, or until the bound has settled; then a cosine to zero.
 
-    window = 50
+    :param optimiser: its present learning rate is the constant one.
+    :param steps: at most this many steps.
+
+    >>> optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    >>> schedule = Schedule(optimiser, steps=4)
+    >>> for step in range(4):
+    ...     schedule.step([0.0] * (step + 1))
+    >>> schedule.is_over, optimiser.param_groups[0]["lr"]
+    (True, 0.0)
+    """
+
+    window = 50  #: steps over which losses are averaged to tell whether the bound has settled
 
     def __init__(self, optimiser: torch.optim.Optimizer, steps: int) -> None:
         self._optimiser, self._rate = optimiser, optimiser.param_groups[0]["lr"]
@@ -159,7 +180,7 @@ class Schedule:
         self._taken, self._last = 0, math.nan
 
     def step(self, losses: list[float]) -> None:
-        """After each step."""
+        """Sets the rate for the next step, given the losses of all steps so far."""
         self._taken += 1
         if self._taken < self._hold and self._taken % self.window == 0:
             known = [loss for loss in losses[-self.window :] if not math.isnan(loss)]
@@ -176,7 +197,7 @@ class Schedule:
 
     @property
     def is_settling(self) -> bool:
-        """True late in the decay."""
+        """True late in the decay, where the optimiser comes to rest."""
         return self._taken - self._hold >= 0.4 * self._decay
 
     @property
@@ -195,7 +216,14 @@ class Schedule:
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> bool:
-    """One step of an optimiser down the gradient of a loss; none, and False, where that is not finite."""
+    """Takes one step of an optimiser down the gradient of a loss and returns True.
+
+    If the gradient is not finite, it takes no step and returns False.
+
+    >>> x = torch.tensor([3.0], requires_grad=True)
+    >>> descend(torch.optim.SGD([x], lr=0.5), x.square().sum()), x.item()
+    (True, 0.0)
+    """
     loss.backward()
     gradients = [p.grad.flatten() for p in optimiser.param_groups[0]["params"] if p.grad is not None]
     if not torch.cat(gradients).isfinite().all():
@@ -205,5 +233,9 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> bool:
 
 
 def copy_state(module: torch.nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's parameters and buffers."""
+    """A copy of a module's parameters and buffers, by name.
+
+    >>> list(copy_state(torch.nn.Linear(2, 3)))
+    ['weight', 'bias']
+    """
     return {name: value.clone() for name, value in module.state_dict().items()}

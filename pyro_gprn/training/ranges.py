@@ -1,4 +1,4 @@
-"""Ranges of hyperparameters, from the data."""
+"""Ranges of hyperparameters and where they start, from the data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ VARYING = 0.1
 
 
 class Ranges:
-    """Ranges of the hyperparameters that are known by name, and where they start, from the data.
+    """Ranges of length-scales, variances and noises, and where these start, from the data.
 
-    Length-scales stay within the distances between inputs, the noise above 1e-6 of the outputs' scale: without ranges
-    an optimiser wanders off to where a covariance has no Cholesky factor.
+    Length-scales stay between a tenth of the shortest and ten times the longest distance between inputs (and above a
+    thousandth of the longest), the noise above 1e-6 of the outputs' root mean square. Without ranges an optimiser may
+    go where a covariance has no Cholesky factor. Hyperparameters with other names have no range.
 
     :param model: the model whose hyperparameters these are.
     :param known: statistics of the outputs.
+
+    >>> model = Network(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2, noise_y=100.0)
+    >>> Ranges(model, OutputStatistics.of(torch.ones(5, 3))).clamp()
+    >>> round(model.noise_y.item(), 6)  # three times the root mean square of the outputs
+    3.0
     """
 
     def __init__(self, model: Network, known: OutputStatistics) -> None:
@@ -51,7 +57,7 @@ class Ranges:
         self._bounds |= dict.fromkeys(self._offsets(), offsets)
 
     def of(self, name: str) -> tuple[float, float]:
-        """Bounds of one unconstrained parameter."""
+        """The least and the largest value of an unconstrained (logarithmic) parameter; infinite if it has no range."""
         return self._bounds.get(name, (-math.inf, math.inf))
 
     @torch.no_grad()
@@ -68,7 +74,11 @@ class Ranges:
 
     @torch.no_grad()
     def start_independent(self, length: float, noise: float) -> None:
-        """Sets the kernel of the weights and the noise to one of the starts."""
+        """Sets the kernel of the weights and the noise to where the fit of independent GPs starts.
+
+        :param length: the length-scales, in multiples of √P times the standard deviation of each input column.
+        :param noise: ``σ_y``, as a multiple of the root mean square of the outputs.
+        """
         parameters = dict(self._model.named_parameters())
         spread = self._model.X.std(0, correction=0)
         lengths = length * math.sqrt(len(spread)) * torch.where(spread > 0, spread, 1.0)
@@ -111,7 +121,12 @@ class Ranges:
 
 
 def positive_parameters(module: torch.nn.Module, kind: str) -> list[str]:
-    """Names of the unconstrained (logarithmic) parameters behind positive ones whose name starts with ``kind``."""
+    """Names of the unconstrained (logarithmic) parameters of the positive ones whose names start with ``kind``.
+
+    >>> from pyro.contrib.gp.kernels import RBF
+    >>> positive_parameters(RBF(1), "lengthscale")
+    ['lengthscale_unconstrained']
+    """
     found = []
     for prefix, child in module.named_modules():
         for name, (constraint, _) in getattr(child, "_pyro_params", {}).items():

@@ -1,4 +1,4 @@
-"""Training from several starts, the best kept, all of it resumable."""
+"""Training from several random starts, of which the best is kept; all of it can be resumed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ AnyTrainee = TypeVar("AnyTrainee", bound=Trainee)
 class Restarts(Generic[AnyTrainee]):
     """Runs of training that share one preparation and differ in their random start.
 
-    :param model: the model, which comes out at the best run's hyperparameters.
-    :param prepare: brings the model's parameters to where every run begins; returns what to remember of that.
-    :param restore: takes what ``prepare`` returned, now or before a break, and sets what is no parameter.
-    :param make: a new trainee of the model, its start drawn at random.
-    :param generator: of all random numbers.
-    :param file: where to save, and to resume from.
+    :param model: the model, which in the end has the best run's hyperparameters.
+    :param prepare: brings the model's parameters to where every run begins, and returns what a checkpoint must remember
+        of this besides the parameters.
+    :param restore: takes what ``prepare`` returned, in this process or in an earlier one that wrote the checkpoint, and
+        sets all of the model that is no parameter.
+    :param make: makes a new trainee of the model, its start drawn at random.
+    :param generator: source of all random numbers.
+    :param file: the checkpoint to save to and to resume from, if any.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Restarts(Generic[AnyTrainee]):
         progress: bool,
         callback: Callback | None = None,
     ) -> tuple[AnyTrainee, dict[str, Any]]:
-        """All runs; returns a trainee at the best one's state, and that run's start, bound and losses."""
+        """Trains all runs; returns a trainee in the best run's state, and that run's entry in ``finished``."""
         trainee = None
         while len(self.finished) < restarts and not (self.finished and interruption.is_requested):
             trainee = self._train_one(steps, interruption, progress, callback)
@@ -91,7 +93,7 @@ class Restarts(Generic[AnyTrainee]):
             {
                 "start": outcome.start,
                 "bound": outcome.bound,
-                "losses": torch.tensor(outcome.losses, dtype=torch.float64),
+                "losses": torch.tensor(outcome.losses, dtype=torch.float64, device="cpu"),
                 "model": copy_state(self._model),
                 "guide": copy_state(trainee.guide),
                 "starts": list(trainee.starts),

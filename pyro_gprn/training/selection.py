@@ -1,4 +1,4 @@
-"""How many latent functions: by refitted folds."""
+"""Choosing the number of latent functions: folds of rows are held out, and the network is fitted to the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyro_gprn.training.interruption import noticed_interrupts
 CANDIDATES = (1, 2, 3, 5, 8)
 N_FOLDS = 3
 
-#: Fits some rows with K functions, and scores others: (kept rows, held-out rows, K) to the mean log density of each
-#: held-out row's outputs.
+#: Takes (kept rows, held-out rows, K), fits K latent functions to the kept rows, and returns for each held-out row the
+#: mean log density of its outputs.
 FoldScore = Callable[[Tensor, Tensor, int], Tensor]
 
 
@@ -41,17 +41,18 @@ def choose_latents(
     progress: bool = True,
     file: Checkpoint | None = None,
 ) -> LatentChoice:
-    """The number of latent functions with the best log density of held-out rows, over three refitted folds.
+    """Chooses the number of latent functions by the mean log density of held-out rows, over three folds.
 
-    A larger number must win by more than a standard error of the difference over rows. Ctrl-C ends the search; then
-    only candidates with all their folds count.
+    A larger number is chosen only if it wins by more than a standard error, over rows, of the difference. Ctrl-C ends
+    the search; then only candidates whose folds are all finished count.
 
     :param n_rows: ``N``.
     :param score: fits and scores one fold.
     :param candidates: the numbers that are tried.
-    :param seed: of the folds.
-    :param progress: whether to show a bar over the folds.
-    :param file: where the scores of each candidate are written when it has all of them, and found again.
+    :param seed: seed of the split into folds.
+    :param progress: whether to show a progress bar over the folds.
+    :param file: a checkpoint, to which each candidate's scores are written when all its folds are finished, and from
+        which they are read again.
 
     >>> choose_latents(12, lambda kept, held_out, K: torch.full((len(held_out),), -abs(K - 3.0)), progress=False)
     LatentChoice(n_latents=3, scores={1: -2.0, 2: -1.0, 3: 0.0, 5: -2.0, 8: -5.0})
@@ -67,7 +68,7 @@ def choose_latents(
         tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress) as bar,
     ):
         for K in (each for each in candidates if each not in by_row):
-            rows = torch.full((n_rows,), math.nan, dtype=torch.float64)
+            rows = torch.full((n_rows,), math.nan, dtype=torch.float64, device="cpu")
             for kept, held_out in folds:
                 found = score(torch.from_numpy(kept), torch.from_numpy(held_out), K)
                 if interruption.is_requested:  # the fold was cut short: its score says nothing

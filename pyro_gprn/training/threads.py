@@ -7,8 +7,9 @@ whatever thread, puts them back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -17,51 +18,72 @@ from threadpoolctl import threadpool_limits
 MANY_ROWS = 300
 
 
-class _SharedLimit:
-    """A limit that is set when the first of its holders comes and taken back when the last one goes.
+_lock = threading.Lock()
 
-    :param set_limit: sets it; returns what takes it back.
-    """
 
-    def __init__(self, set_limit: Callable[[], Callable[[], object]]) -> None:
-        self._set_limit, self._lock, self._holders = set_limit, threading.Lock(), 0
-        self._take_back: Callable[[], object] = lambda: None
+class _BlasLimit:
+    """One thread for SciPy's BLAS: set by the first fit that holds it, taken back by the last."""
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._limit: Any = None
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        with self._lock:
+        with _lock:
             if self._holders == 0:
-                self._take_back = self._set_limit()
+                self._limit = threadpool_limits(limits=1, user_api="blas")
             self._holders += 1
         try:
             yield
         finally:
-            with self._lock:
+            with _lock:
                 self._holders -= 1
                 if self._holders == 0:
-                    self._take_back()
+                    self._limit.restore_original_limits()
 
 
-def _limit_blas() -> Callable[[], object]:
-    return threadpool_limits(limits=1, user_api="blas").restore_original_limits
+class _TorchLimit:
+    """One thread for torch, which counts threads by the thread that asks: each one that holds it has its own back."""
+
+    def __init__(self) -> None:
+        self._holders, self._usual = 0, 1
+        self._this_thread = threading.local()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        if getattr(self._this_thread, "holds", False):
+            yield
+            return
+        with _lock:
+            before = torch.get_num_threads()
+            if self._holders == 0:
+                self._usual = before
+            elif before == 1:  # a thread that first asked while another held the limit was given that
+                before = self._usual
+            self._holders += 1
+            torch.set_num_threads(1)
+        self._this_thread.holds = True
+        try:
+            yield
+        finally:
+            self._this_thread.holds = False
+            with _lock:
+                self._holders -= 1
+                torch.set_num_threads(before)
 
 
-def _limit_torch() -> Callable[[], object]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    return lambda: torch.set_num_threads(before)
-
-
-_blas, _torch = _SharedLimit(_limit_blas), _SharedLimit(_limit_torch)
+_blas, _torch = _BlasLimit(), _TorchLimit()
 
 
 @contextmanager
 def few_threads(n_rows: int) -> Iterator[None]:
-    """Lets SciPy's BLAS use one thread, and torch too while N×N matrices are small; all as before afterwards.
+    """Limits SciPy's BLAS to one thread, and torch too if N×N matrices are small; puts both back afterwards.
 
     Small matrices gain nothing from a second thread. With one of two cores taken by another process, a fit that takes
-    5 s took 112 s on two torch threads, which wait for each other between thousands of small operations. And between
-    its tiny products SciPy's BLAS waits busily, on a core that torch needs: four times slower on two cores.
+    5 s took 112 s on two torch threads, which wait for each other between thousands of small operations. SciPy's BLAS
+    keeps a core busy while it waits between its tiny products; when torch needs that core, a fit takes four times as
+    long on two cores.
 
     :param n_rows: ``N``.
 

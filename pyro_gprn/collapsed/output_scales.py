@@ -1,0 +1,120 @@
+"""A scale for each output of a collapsed network, in closed form, after the fit.
+
+The network gives all outputs one prior variance, so that its intervals are right on average: too narrow where a field
+varies much, too wide where it hardly varies. Here every output has a scale of its own, which the data tell::
+
+    y_d | F, s_d ~ Normal(0, s_d² C_F)     s_d² ~ InvGamma(ν/2, ν/2)
+    s_d² | Y, F  ~ InvGamma((ν + n_d)/2, (ν + q_d)/2)     q_d = y_dᵀ C_F⁻¹ y_d over the n_d rows in which d was observed
+
+The mean of an output does not depend on its scale; its distribution given F is Student-t with ν + n_d degrees of
+freedom. It is what parallel partial emulators do for independent outputs (Gu and Berger, 2016).
+
+ν is chosen by the density of rows that are left out. The evidence of ν is closed form as well, but it asks how far
+outputs are from zero, not how far from their predictions: on a field whose noise is the same everywhere it chose scales
+(ν = 10) that made the density of new rows worse, where the left-out rows choose ν = ∞ (docs/calibration.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
+from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_values
+from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.prediction.scales import OutputScales, StudentMixture
+
+#: Draws of the functions over which the precision of the outputs is averaged.
+N_DRAWS = 16
+#: Values of ν to choose from; infinity is one scale for all outputs.
+PRIOR_DEGREES = (1.0, 2.0, 4.0, 10.0, 30.0, math.inf)
+#: Outputs, evenly spread, on which the choice is made.
+N_JUDGED = 4096
+
+
+@torch.no_grad()
+def learn_output_scales(
+    model: CollapsedGPRN,
+    posterior: Posterior,
+    Y: Any = None,
+    *,
+    prior_degrees: float | Sequence[float] = PRIOR_DEGREES,
+    n_draws: int = N_DRAWS,
+    generator: torch.Generator | None = None,
+) -> OutputScales:
+    """The scale of each output, given the data: one pass over Y.
+
+    :param model: the model.
+    :param posterior: as for :func:`~pyro_gprn.posterior_predictive`, which takes the result as ``output_scales``.
+    :param Y: the data, if the model has not seen them.
+    :param prior_degrees: ν, how firmly scales are expected to be near 1 before the data are seen, in observations; or
+        several values, of which that with the highest density of left-out rows is taken.
+    :param n_draws: how many draws of the functions ``C_F⁻¹`` is averaged over. (Of draws all are used.)
+    :param generator: of random numbers; None is torch's global state.
+
+    >>> from pyro_gprn import CollapsedGuide
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=3, n_latents=2)
+    >>> Y = torch.randn(8, 1) * torch.tensor([0.1, 1.0, 10.0])
+    >>> scales = learn_output_scales(model, CollapsedGuide(model), Y, prior_degrees=1.0)
+    >>> scales.degrees, (scales.squares.diff() > 0).all()
+    (tensor([9., 9., 9.], dtype=torch.float64), tensor(True))
+    """
+    known = model.statistics(Y)
+    draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
+    precision = _mean_precision(draws, known)
+    tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
+    chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
+    if math.isinf(chosen):
+        ones = precision.new_ones(known.source.n_outputs)
+        return OutputScales(ones * math.inf, ones, chosen)
+    degrees = chosen + known.observed.sum(1).to(precision)[known.patterns_at(slice(None))]
+    return OutputScales(degrees, (chosen + _quadratic_forms(precision, known)) / degrees, chosen)
+
+
+def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Tensor:
+    """``C_g⁻¹`` of each group of outputs, averaged over draws, ``(g, N, N)``."""
+    model = draws.model
+
+    def add_up(V: Tensor) -> Tensor:
+        Lf, Kw, noise = model.covariances()
+        each = (OutputsGivenF(model.output_covariance(Lf @ v, Kw, noise), known).inverse for v in V)
+        return sum(each, start=torch.zeros_like(known.grams))  # one draw at a time: each has g matrices N×N
+
+    return torch.stack(draws.each(add_up)).sum(0) / len(draws.V)
+
+
+def _quadratic_forms(precision: Tensor, known: OutputStatistics) -> Tensor:
+    """``y_dᵀ P y_d`` of each output with its group's P, ``(D,)``."""
+    result = precision.new_empty(known.source.n_outputs)
+    for positions, block in known.source.chunks():
+        values = block.to(precision) if known.is_complete else block.to(precision).nan_to_num(nan=0.0)
+        result[positions] = (values * combine_values(precision, values, known, positions)).sum(0)
+    return result.clamp(min=0.0)
+
+
+def _choose_prior_degrees(tried: Sequence[float], precision: Tensor, known: OutputStatistics) -> float:
+    """The value of ν with the highest density of rows left out, over some of the outputs."""
+    # With z = P y, row n of an output lies z_n / P_nn from what the other rows predict, with variance s_d² / P_nn; and
+    # the quadratic form of the other rows, which tells s_d, is q_d − z_n² / P_nn.
+    n_outputs = known.source.n_outputs
+    positions = torch.linspace(0, n_outputs - 1, min(n_outputs, N_JUDGED)).round().long().unique()
+    positions = positions.to(precision.device)
+    values, groups = known.values_at(positions), known.patterns_at(positions)
+    solved = combine_values(precision, values, known, positions)
+    diagonal = precision.diagonal(dim1=-2, dim2=-1)[groups].mT  # (N, b)
+    seen = known.observed[groups].mT
+    others = ((values * solved).sum(0) - solved.square() / diagonal).clamp(min=0.0)
+    n_others = seen.sum(0) - 1.0
+
+    def density(prior_degrees: float) -> float:
+        degrees = prior_degrees + n_others
+        squares = 1.0 if math.isinf(prior_degrees) else (prior_degrees + others) / degrees
+        left_out = StudentMixture(torch.zeros_like(solved)[None], (squares / diagonal).sqrt()[None], degrees)
+        return left_out.log_density_by_component(solved / diagonal)[0][seen].mean().item()
+
+    return max(tried, key=density)

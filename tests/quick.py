@@ -1,0 +1,45 @@
+"""Fits that are quick, and fits that are counted, for tests of what happens around them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pyro_gprn.collapsed import independent
+from pyro_gprn.estimator import regressor
+from pyro_gprn.estimator.inference import INFERENCES
+from pyro_gprn.training.selection import choose_latents
+
+
+@contextmanager
+def quick_starts() -> Iterator[None]:
+    """Fits begin nearly where they are, after a few evaluations of the evidence in place of a hundred."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(independent, "TRIAL_STEPS", 1)
+        patch.setattr(independent, "STEPS", 2)
+        yield
+
+
+class CountedFits(list):
+    """The number of functions of each collapsed fit, in order."""
+
+    happens_at: int | None = None  #: the fit before which something happens
+
+
+@contextmanager
+def counted_fits(candidates: tuple[int, ...], happens: Callable[[], None]) -> Iterator[CountedFits]:
+    """Counts the fits of estimators, which search for their number of functions among a few candidates."""
+    counted, fit = CountedFits(), INFERENCES["collapsed"].fit
+
+    def count(model, known, **settings):
+        if len(counted) == counted.happens_at:
+            happens()
+        counted.append(model.n_latents)
+        return fit(model, known, **settings)
+
+    with pytest.MonkeyPatch.context() as patch, quick_starts():
+        patch.setitem(INFERENCES, "collapsed", dataclasses.replace(INFERENCES["collapsed"], fit=count))
+        patch.setattr(regressor, "choose_latents", functools.partial(choose_latents, candidates=candidates))
+        yield counted
