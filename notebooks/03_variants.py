@@ -64,8 +64,8 @@ def collapsed(**settings: object) -> CollapsedGPRN:
 
 
 with_prior = collapsed(kernel_w="matern32")
-with_prior.kernel_w.lengthscale = PyroSample(dist.LogNormal(torch.zeros(1), torch.ones(1)).to_event(1))
-with_prior.kernel_w.autoguide("lengthscale", dist.Normal)
+with_prior.kernel_w.kern0.lengthscale = PyroSample(dist.LogNormal(torch.zeros(1), torch.ones(1)).to_event(1))
+with_prior.kernel_w.kern0.autoguide("lengthscale", dist.Normal)
 variants = {
     "RBF": collapsed(),
     "Matérn 3/2": collapsed(kernel_w="matern32"),

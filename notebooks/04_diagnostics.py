@@ -92,7 +92,7 @@ print("made narrow:", *(f"\n  ! {warning}" for warning in diagnose((narrow, fit.
 # %%
 az = import_arviz()  # without its announcement of version 1
 data = to_arviz(regressor, draws=100)
-az.summary(data, var_names=["noise_y", "kernel_w.lengthscale", "kernel_w.variance"], kind="stats")
+az.summary(data, var_names=["noise_y", "kernel_w.kern0.lengthscale", "kernel_w.kern0.variance"], kind="stats")
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(12, 3.6), layout="constrained")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pyro_gprn.collapsed import starts
+from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator import regressor
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training.selection import choose_latents
@@ -17,8 +17,8 @@ from pyro_gprn.training.selection import choose_latents
 def quick_starts() -> Iterator[None]:
     """Fits begin nearly where they are, after a few evaluations of the evidence in place of a hundred."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starts, "TRIAL_STEPS", 1)
-        patch.setattr(starts, "STEPS", 2)
+        patch.setattr(independent, "TRIAL_STEPS", 1)
+        patch.setattr(independent, "STEPS", 2)
         yield
 
 

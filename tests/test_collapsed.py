@@ -200,8 +200,8 @@ def test_two_models_in_one_session_keep_their_own_parameters():
     first, second = make(), make()
     guides = [CollapsedGuide(model) for model in (first, second)]
     with torch.no_grad():
-        second.kernel_w.lengthscale_unconstrained.fill_(3.0)
+        second.kernel_w.kern0.lengthscale_unconstrained.fill_(3.0)
         guides[1].v_loc.fill_(0.5)
     first()  # puts its parameters into Pyro's global store
     assert posterior_predictive(second, guides[1], X, Y).mean().shape == (6, 2, 3)
-    assert second.kernel_w.lengthscale.item() == pytest.approx(math.exp(3.0))
+    assert second.kernel_w.kern0.lengthscale.item() == pytest.approx(math.exp(3.0))

@@ -100,6 +100,7 @@ def test_a_file_of_a_gpu_loads_without_one(fitted, edit):
 
 
 OPTIONAL = {
+    "kernel_evidence",
     "present",
     "training_identity",
     "kernel_settings",
@@ -241,11 +242,13 @@ def test_draws_are_the_same_for_the_same_seed_and_only_then(fitted):
 def test_pyro_finds_the_relations_of_a_model_as_its_picture_needs_them(kind, has_prior):
     model = kind(torch.from_numpy(X), (2, 2), 2)
     if has_prior:
-        model.kernel_w.lengthscale = PyroSample(dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1))
+        part = model.kernel_w if kind is GPRN else model.kernel_w.kern0
+        part.lengthscale = PyroSample(dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1))
     relations = get_model_relations(model, (torch.from_numpy(Y),))
     drawn = {"f", "w"} if kind is GPRN else {"v"}
     assert drawn <= set(relations["sample_sample"]["y"])
     assert "y" in relations["observed"]
     if has_prior:
-        assert "kernel_w.lengthscale" in relations["sample_sample"]["y"] + relations["sample_sample"].get("w", [])
+        name = "kernel_w.lengthscale" if kind is GPRN else "kernel_w.kern0.lengthscale"
+        assert name in relations["sample_sample"]["y"] + relations["sample_sample"].get("w", [])
     get_model_relations(model)  # without data too

@@ -55,7 +55,7 @@ def _no_windows():
 
 def test_groups_names_and_units(data):
     assert dict(data["posterior"]["f"].sizes) == {"chain": 2, "draw": 60, "run": 40, "latent": 3}
-    assert data["posterior"]["kernel_w.lengthscale"].dims == ("chain", "draw", "input")
+    assert data["posterior"]["kernel_w.kern0.lengthscale"].dims == ("chain", "draw", "input")
     assert data["posterior_predictive"]["y"].shape == (2, 60, 40, 30)
     assert data["predictions"]["y"].shape == (2, 60, 5, 30)
     np.testing.assert_allclose(data["observed_data"]["y"], Y, atol=1e-9)

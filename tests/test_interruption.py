@@ -9,7 +9,7 @@ import torch
 from quick import counted_fits
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
-from pyro_gprn.collapsed import starts
+from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training.interruption import noticed_interrupts
 
@@ -54,7 +54,7 @@ def test_the_search_for_a_start_ends_within_one_evaluation(monkeypatch, at):
     monkeypatch.setattr(CollapsedGPRN, "output_covariance", interrupt)
     model = CollapsedGPRN(torch.from_numpy(X), 5, 1)
     with pytest.warns(UserWarning, match="interrupted before the first step"), noticed_interrupts() as interruption:
-        assert np.isfinite(starts.fit_independent(model, model.statistics(torch.from_numpy(Y))))
+        assert np.isfinite(independent.fit_independent(model, model.statistics(torch.from_numpy(Y))))
     assert interruption.is_requested
     assert at <= len(evaluations) <= at + 1
 
@@ -62,14 +62,14 @@ def test_the_search_for_a_start_ends_within_one_evaluation(monkeypatch, at):
 @INTERRUPTED
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_ctrl_c_in_the_search_for_a_start_takes_no_step_and_leaves_independent_gps(monkeypatch, inference):
-    evaluate = starts.IndependentEvidence.__call__
+    evaluate = independent.EvidenceGivenF.__call__
 
     def interrupt(objective, values):
         press_ctrl_c()
-        monkeypatch.setattr(starts.IndependentEvidence, "__call__", evaluate)
+        monkeypatch.setattr(independent.EvidenceGivenF, "__call__", evaluate)
         return evaluate(objective, values)
 
-    monkeypatch.setattr(starts.IndependentEvidence, "__call__", interrupt)
+    monkeypatch.setattr(independent.EvidenceGivenF, "__call__", interrupt)
     r = make(inference=inference).fit(X, Y)
     assert len(r.losses_) == 0
     assert np.isfinite(r.predict(X)).all()
@@ -139,14 +139,14 @@ def test_a_second_ctrl_c_in_training_is_raised(inference):
 
 @INTERRUPTED
 def test_a_second_ctrl_c_in_the_search_for_a_start_is_raised(monkeypatch):
-    put = starts.IndependentEvidence.put
+    put = independent.EvidenceGivenF.put
 
     def interrupt_twice(objective, values):
-        monkeypatch.setattr(starts.IndependentEvidence, "put", put)
+        monkeypatch.setattr(independent.EvidenceGivenF, "put", put)
         press_ctrl_c()
         press_ctrl_c()
 
-    monkeypatch.setattr(starts.IndependentEvidence, "put", interrupt_twice)
+    monkeypatch.setattr(independent.EvidenceGivenF, "put", interrupt_twice)
     with pytest.raises(KeyboardInterrupt):
         make().fit(X, Y)
 

@@ -41,7 +41,7 @@ def test_the_scale_of_functions_is_held():
     model = CollapsedGPRN(X, 4, 2, kernel_f="rbf * periodic + matern52", kernel_w="rbf * periodic")
     names = [name for name, _ in model.kernel_f.named_parameters() if "variance" in name]
     assert len(names) == 1  # the second term of the sum, against the first
-    assert len([name for name, _ in model.kernel_w.named_parameters() if "variance" in name]) == 2
+    assert len([name for name, _ in model.kernel_w.named_parameters() if "variance" in name]) == 3  # and the constant
     assert torch.isfinite(model()).all()
 
 

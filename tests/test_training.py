@@ -11,8 +11,8 @@ from pyro.nn import PyroSample
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed, posterior_predictive
 from pyro_gprn.collapsed.bound import gauss_newton_rows
+from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import Covariances
-from pyro_gprn.collapsed.starts import fit_independent
 from pyro_gprn.metrics import nrmse
 
 QUICK = {"steps": 60, "progress": False, "seed": 0}
@@ -50,9 +50,9 @@ def test_stage_one_finds_what_generated_the_data():
     with torch.no_grad():
         C = model.output_covariance(torch.ones(30, 1).double(), model.kernel_w(model.X), model.noise_y.square())
         Y = torch.linalg.cholesky(C) @ torch.randn(30, 400, dtype=torch.float64)
-    truth = model.kernel_w.lengthscale.item()
+    truth = model.kernel_w.kern0.lengthscale.item()
     fit_independent(model, model.statistics(Y))
-    assert model.kernel_w.lengthscale.item() == pytest.approx(truth, rel=0.1)
+    assert model.kernel_w.kern0.lengthscale.item() == pytest.approx(truth, rel=0.1)
     assert model.noise_y.item() == pytest.approx(0.2, rel=0.1)
 
 
@@ -137,8 +137,8 @@ def test_priors_on_hyperparameters():
     fit = fit_collapsed(model, Y, **QUICK)
     assert model.noise_y_map.item() == pytest.approx(1.0, rel=0.05)  # a prior this sharp wins
     assert fit.bound >= fit.start
-    model.kernel_w.lengthscale = PyroSample(dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1))
-    model.kernel_w.autoguide("lengthscale", dist.Normal)
+    model.kernel_w.kern0.lengthscale = PyroSample(dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1))
+    model.kernel_w.kern0.autoguide("lengthscale", dist.Normal)
     assert math.isfinite(fit_collapsed(model, Y, **QUICK).bound)
 
 

@@ -8,8 +8,8 @@ import torch
 from pyro.contrib.gp.kernels import Constant
 from torch import Tensor
 
+from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.starts import fit_independent
 
 
 def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> tuple[CollapsedGPRN, dict[str, Tensor]]:

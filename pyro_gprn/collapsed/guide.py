@@ -24,6 +24,7 @@ class CollapsedGuide(PyroModule):
     :param init_scale: standard deviation that q starts with.
     :param init_latents: spread of the means of the latents beyond the first.
     :param generator: of random numbers for that; None is torch's global state.
+    :param init_loc: mean of V that q starts with instead, ``(N, K)``.
 
     >>> from pyro.infer import SVI, TraceMeanField_ELBO
     >>> from pyro.optim import Adam
@@ -42,11 +43,14 @@ class CollapsedGuide(PyroModule):
         init_scale: float = 0.1,
         init_latents: float = 0.1,
         generator: torch.Generator | None = None,
+        init_loc: Tensor | None = None,
     ) -> None:
         super().__init__()
         self._model = (model,)  # a tuple, so that the model is not a submodule
         N, K = model.n_rows, model.n_latents
-        self.v_loc = Parameter(model.whitened_start(init_latents, generator))
+        self.v_loc = Parameter(
+            model.whitened_start(init_latents, generator) if init_loc is None else init_loc.contiguous()
+        )
         self.v_scale_row = PyroParam(init_scale * identity_like(N, model.X), constraints.lower_cholesky)
         self.v_scale_col = PyroParam(identity_like(K, model.X), constraints.lower_cholesky)
 

@@ -15,8 +15,11 @@ from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.likelihood import CollapsedNormal, output_covariance
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_effective_outputs, check_outputs
-from pyro_gprn.network.kernels import hold_scale, parts
+from pyro_gprn.network.kernels import hold_scale, parts, plus_constant
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
+
+#: Variance of the constant in the weights' kernel before training.
+OFFSET = 0.01
 
 
 class Covariances(NamedTuple):
@@ -40,8 +43,12 @@ class CollapsedGPRN(Network):
     costs a few N×N Cholesky factorisations, whatever D is. For the same q(F) the bound is at least as tight as the
     paper's.
 
-    The parameters are those of :class:`~pyro_gprn.GPRN`, with one ``noise_y``, ``kernel_f`` by default with the
-    constant 1 added, and:
+    A kernel that is asked for by name gets a constant: κ_f = κ + 1 and κ_w = b κ + a, so that a function and a weight
+    may each stay away from zero everywhere. Two models of old are limits: independent GPs, where the functions are
+    constant and a = 0, and the linear model of coregionalisation, its loadings integrated out, where b = 0. A Pyro
+    kernel is taken as it is.
+
+    The parameters are those of :class:`~pyro_gprn.GPRN`, with one ``noise_y``, and:
 
     :param effective_outputs: how many independent outputs the D outputs are worth: the log-likelihood is multiplied by
         ``effective_outputs / D``. None is D, the model as it stands. Neighbouring points of a field are no independent
@@ -77,6 +84,10 @@ class CollapsedGPRN(Network):
             if hasattr(part, "lengthscale"):
                 part.lengthscale = part.lengthscale.detach() * part.input_dim**0.5
         return Sum(hold_scale(kernel), 1.0)
+
+    def as_weight_kernel(self, kernel: Kernel) -> Kernel:
+        # A weight may be the same everywhere: then F alone carries the signal, and a hole is filled by other outputs.
+        return plus_constant(kernel, OFFSET)
 
     @property
     def likelihood_power(self) -> float:

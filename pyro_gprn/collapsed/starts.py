@@ -1,124 +1,81 @@
-"""Where the training of a collapsed network starts: independent GPs that share one kernel.
+"""Where the training of a collapsed network may start: each start is one function, all are in :data:`STARTS`.
 
-They are the special case in which every latent function is constant. Their evidence is exact and cheap.
+A start takes a model that stands at the hyperparameters of independent GPs (stage 1, independent.py). It changes the
+hyperparameters in place and returns the whitened functions ``V``, ``(N, K)``, from which the posterior begins. To add
+one, write such a function and name it in :data:`STARTS`; race.py does the rest.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
-import numpy as np
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch import Tensor
 
-from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
+from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
-from pyro_gprn.training.threads import few_threads
 
-#: Starts: length-scale over √P standard deviations of the inputs, noise over the outputs' scale.
-STARTS = ((0.3, 0.1), (1.0, 0.03), (3.0, 0.003))
-#: Steps of L-BFGS-B that tell which start is best, and those that follow from it.
-TRIAL_STEPS, STEPS = 10, 100
-#: Twice what the Gram matrix says; see the measurements in training.py.
-EFFECTIVE_OUTPUTS_FACTOR = 2.0
+#: Changes the hyperparameters and returns the whitened functions, by the data and a generator of random numbers.
+Start = Callable[[CollapsedGPRN, OutputStatistics, torch.Generator], Tensor]
+
+#: Noise over signal, as variances, by which eigenvectors of the Gram matrix are smoothed.
+SMOOTHING = 0.1
 
 
-class _Stopped(Exception):
-    """Somebody asked for an early end."""
-
-
-class IndependentEvidence:
-    """The negative log evidence of independent GPs, for each number of Y, as a function of the free hyperparameters.
-
-    :param model: the model, whose kernel of the weights and noise are changed in place.
-    :param known: statistics of the outputs.
-    :param interruption: ends the optimisation at the next evaluation.
-    """
-
-    def __init__(self, model: CollapsedGPRN, known: OutputStatistics, interruption: Interruption) -> None:
-        self._model, self._known, self._interruption = model, known, interruption
-        self.parameters = {n: p for n, p in model.named_parameters() if n.startswith(("kernel_w.", "noise_y"))}
-        self._constant = torch.ones_like(model.X[:, :1])
-        self.best, self.best_at = math.inf, self.current()
-
-    def current(self) -> np.ndarray:
-        """The hyperparameters, as one vector."""
-        return parameters_to_vector(self.parameters.values()).detach().double().cpu().numpy()
-
-    @torch.no_grad()
-    def put(self, values: np.ndarray) -> None:
-        """Sets the hyperparameters."""
-        vector = torch.from_numpy(values.copy()).to(self._model.X.device)
-        vector_to_parameters(vector, self.parameters.values())
-
-    def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient; remembers the best values that were met."""
-        if self._interruption.is_requested and math.isfinite(self.best):
-            raise _Stopped
-        self.put(values)
-        try:
-            # At the centre of the guides of hyperparameters that have priors: by fixed draws their spread would grow
-            # without end, to cancel the very draws.
-            terms, log_prior = self._model.at_centre_with_log_prior(self._model.weights_and_noise)
-            covariance = self._model.output_covariance(self._constant, *terms)
-            value = OutputsGivenF(covariance, self._known).log_density() + log_prior
-            gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
-        except NotPositiveDefiniteError:
-            return 1e10, np.zeros_like(values)
-        unit = -self._known.n_observed  # keeps the objective near 1
-        loss = value.item() / unit
-        if loss < self.best:
-            self.best, self.best_at = loss, values.copy()
-        return loss, parameters_to_vector(gradients).cpu().numpy() / unit
-
-
-def fit_independent(model: CollapsedGPRN, known: OutputStatistics) -> float:
-    """Fits the kernel of the weights and the noise, in place, with F = 1, by the exact evidence.
-
-    Ctrl-C ends it at the next evaluation, with a warning, at the best that was met.
-
-    :returns: the evidence.
-    """
-    import scipy.optimize  # takes longer to load than the rest of this package: not for those who do not train with it
-
-    with noticed_interrupts() as interruption:
-        ranges = Ranges(model, known)
-        ranges.clamp()
-        objective = IndependentEvidence(model, known, interruption)
-        starts = [objective.current()]
-        for length, noise in STARTS:
-            ranges.start_independent(length, noise)
-            starts.append(objective.current())
-        bounds = [ranges.of(name) for name, p in objective.parameters.items() for _ in range(p.numel())]
-
-        def descend(start: np.ndarray, iterations: int) -> Any:
-            options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
-            return scipy.optimize.minimize(
-                objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-            )
-
-        with few_threads(model.n_rows):
-            try:
-                objective(starts[0])
-                runs = [descend(start, TRIAL_STEPS) for start in starts]
-                descend(min(runs, key=lambda run: run.fun).x, STEPS)
-            except (_Stopped, KeyboardInterrupt) as stop:
-                if isinstance(stop, KeyboardInterrupt) and interruption.is_requested:  # the second Ctrl-C
-                    raise
-                interruption.request()
-                interruption.tell("training was interrupted before the first step; keeping independent GPs")
-        objective.put(objective.best_at)
-        return -objective.best * known.n_observed
+def independent(model: CollapsedGPRN, known: OutputStatistics, generator: torch.Generator) -> Tensor:
+    """Independent GPs as they are: the first function is the constant 1, the others are near zero."""
+    return model.whitened_start(generator=generator)
 
 
 @torch.no_grad()
-def read_effective_outputs(model: CollapsedGPRN, known: OutputStatistics) -> float:
-    """``effective_outputs="auto"``, at the hyperparameters of the independent GPs."""
-    Kw, noise = model.at_centre(model.weights_and_noise)
-    covariance = model.output_covariance(torch.ones_like(model.X[:, :1]), Kw, noise)
-    return min(float(model.n_outputs), EFFECTIVE_OUTPUTS_FACTOR * effective_outputs(covariance, known))
+def functions_carry(
+    model: CollapsedGPRN, known: OutputStatistics, generator: torch.Generator, **hyperparameters: float
+) -> Tensor:
+    """The functions carry the signal and the weights hardly vary: nearly a linear model of coregionalisation.
+
+    :param hyperparameters: as for :meth:`~pyro_gprn.training.ranges.Ranges.start_functions`.
+    """
+    Ranges(model, known).start_functions(**hyperparameters)
+    F = leading_functions(known, model.n_latents)
+    Kf = model.at_centre(lambda: model.kernel_f(model.X))
+    F = Kf @ torch.linalg.solve(Kf + SMOOTHING * identity_like(len(Kf), Kf), F)
+    return torch.linalg.solve_triangular(model.at_centre(model.functions_factor), F, upper=False)
+
+
+def leading_functions(known: OutputStatistics, n_functions: int) -> Tensor:
+    """The leading eigenvectors of the Gram matrix times the roots of their eigenvalues, of unit mean square a row.
+
+    Where outputs are missing, an entry of the Gram matrix is the mean over the outputs that have both rows.
+
+    :returns: ``(N, n_functions)``.
+
+    >>> known = OutputStatistics.of(torch.outer(torch.tensor([1.0, -2.0, 3.0]), torch.ones(5)))
+    >>> F = leading_functions(known, 2).abs()
+    >>> torch.allclose(F / F[0, 0], torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]).double(), atol=1e-6)
+    True
+    """
+    seen = known.observed.double()
+    pairs = torch.einsum("g,gi,gj->ij", known.counts, seen, seen)
+    values, vectors = torch.linalg.eigh(known.grams.sum(0) / pairs.clamp(min=1.0))  # ascending
+    F = vectors.flip(1)[:, :n_functions] * values.flip(0)[:n_functions].clamp(min=0.0).sqrt()
+    F = torch.nn.functional.pad(F, (0, n_functions - F.shape[1]))
+    return F / F.square().sum(1).mean().sqrt().clamp(min=torch.finfo(F.dtype).tiny)
+
+
+#: All starts, by name.
+STARTS: dict[str, Start] = {
+    "independent": independent,
+    "functions": partial(functions_carry, stretch=1.0, noise=0.1, noise_f=0.03),
+    "rough functions": partial(functions_carry, stretch=1.0, noise=0.3, noise_f=0.5),
+}
+
+
+def check_starts(names: Sequence[str] | None) -> list[str]:
+    """Names of starts that there are; all of them for None."""
+    chosen = list(STARTS) if names is None else list(names)
+    if isinstance(names, str) or not chosen or any(name not in STARTS for name in chosen):
+        raise ValueError(f"starts must be None or names out of {', '.join(map(repr, STARTS))}; got {names!r}")
+    return chosen

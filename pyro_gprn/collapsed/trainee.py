@@ -23,7 +23,7 @@ DRAWS, DRAWS_UP_TO, LEAST_DRAWS = 64, 500, 8
 
 
 class CollapsedTrainee(Trainee):
-    """Model and posterior in training, from where the independent GPs ended.
+    """Model and posterior in training.
 
     :param model: the model.
     :param known: statistics of the data.
@@ -31,12 +31,16 @@ class CollapsedTrainee(Trainee):
     :param generator: of random numbers.
     :param posterior: as for :func:`~pyro_gprn.fit_collapsed`.
     :param guide: a posterior to go on from; by default a new one.
+    :param start: whitened functions from which a new one starts, ``(N, K)``; by default those of independent GPs.
+    :param like: another trainee of the model: the bound is evaluated by the same draws.
     :param is_hurried: True if somebody waits for an early end: then the posterior starts without its Gauss-Newton
         covariance, and the bound is evaluated by one pair of draws.
     """
 
     model: CollapsedGPRN
     guide: CollapsedGuide
+    draws: Tensor  #: white noise for every evaluation of the bound, (s, N, K)
+    seed: int  #: of hyperparameters that have a spread, for the same
 
     def __init__(
         self,
@@ -47,13 +51,15 @@ class CollapsedTrainee(Trainee):
         posterior: str = "variational",
         guide: CollapsedGuide | None = None,
         *,
+        start: Tensor | None = None,
+        like: CollapsedTrainee | None = None,
         is_hurried: bool = False,
     ) -> None:
         self.posterior, self._generator = posterior, generator
         self.model, self.known, self.ranges = model, known, Ranges(model, known)
-        self.guide = CollapsedGuide(model, generator=generator) if guide is None else guide
-        self._fixed = self._antithetic(2 if is_hurried else _n_draws(model.n_rows))  # for every evaluation
-        self._evaluation_seed = new_seed(generator) if model.has_spread else 0  # of hyperparameters, for the same
+        self.guide = CollapsedGuide(model, generator=generator, init_loc=start) if guide is None else guide
+        self.draws = self._antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws
+        self.seed = (new_seed(generator) if model.has_spread else 0) if like is None else like.seed
         self._covariances: Covariances | None = None  # held between two steps of the hyperparameters
         if guide is None and not is_hurried:
             self._start_rows()
@@ -70,20 +76,24 @@ class CollapsedTrainee(Trainee):
     def may_pause(self) -> bool:
         return self._covariances is None
 
+    def pause(self) -> None:
+        """Forgets what waits for the next step, before the model is put into another state."""
+        self._covariances = None
+
     def between_steps(self, taken: int, settling: bool) -> None:
         if self.posterior == "variational" and taken % ROWS_EVERY == 0 and not settling:
             self.update_rows(self._antithetic(2))
 
     def finish(self) -> None:
-        self._covariances = None
+        self.pause()
         if self.posterior == "laplace":
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
 
     @torch.no_grad()
     def evaluate(self) -> float:
         try:
-            covariances, log_prior = self._current(new_generator(self._evaluation_seed))
-            bound = evaluate_bound(self.model, self._factors(), covariances, self._fixed, self.known)
+            covariances, log_prior = self._current(new_generator(self.seed))
+            bound = evaluate_bound(self.model, self._factors(), covariances, self.draws, self.known)
         except NotPositiveDefiniteError:
             return -math.inf
         return float(bound + log_prior)

@@ -62,6 +62,7 @@ def write_fit(
             "losses": fitted.losses,
             "restarts": fitted.runs,
             "latent_scores": fitted.latent_scores,
+            "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
             "output_scales": None if fitted.output_scales is None else fitted.output_scales._asdict(),
         },
@@ -128,6 +129,7 @@ def _rebuild_fit(
         bound=tree["elbo"],
         losses=tree["losses"],
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
+        kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
         scales=_rebuild_scales(tree.get("output_scales"), where),
     )

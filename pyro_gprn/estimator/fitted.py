@@ -45,10 +45,11 @@ class FittedNetwork:
     :param present: positions of the outputs that the model has, if some were never observed; otherwise None.
     :param kernels: the settings ``kernel_f`` and ``kernel_w`` as they were given.
     :param seed: seed of the draws over which predictions are averaged.
-    :param runs: for each restart: "bound", "start", "losses", and the states of "model" and "guide".
+    :param runs: for each restart: "bound", "start", "losses", "starts", and the states of "model" and "guide".
     :param bound: the bound of the best run.
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
+    :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
     :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
 
@@ -73,6 +74,7 @@ class FittedNetwork:
     bound: float
     losses: Tensor
     latent_scores: dict[int, float] = field(default_factory=dict)
+    kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
     scales: OutputScales | bool = False
 

@@ -24,7 +24,7 @@ class Inference:
     fit: Any  #: the function that trains both
     steps: int  #: the default number of steps
     learning_rate: float  #: the default learning rate
-    has_effective_outputs: bool  #: True if the model knows ``effective_outputs``
+    is_collapsed: bool  #: True if the weights are integrated out: then there are effective outputs, and starts to race
 
     def make_model(
         self,
@@ -36,7 +36,7 @@ class Inference:
         effective_outputs: Any,
     ) -> Network:
         """An untrained model of standardised inputs ``X``, ``(N, P)``."""
-        extra = {"effective_outputs": effective_outputs} if self.has_effective_outputs else {}
+        extra = {"effective_outputs": effective_outputs} if self.is_collapsed else {}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
     def train(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyro_gprn.archive import reading
+from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
@@ -56,8 +58,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         the same. False is one scale for all outputs.
     :param output_shape: ``(d_1, …, d_M)`` of a field whose outputs come flat, ``(N, D)``; by default the shape of Y.
     :param kernel_f: kernel of the latent functions: words such as ``"matern52"`` or ``"rbf + periodic[0]"`` (one
-        length-scale for each input column), or a Pyro kernel. By default ``"rbf"``.
-    :param kernel_w: kernel of the weights, likewise.
+        length-scale for each input column), or a Pyro kernel. ``"auto"`` takes the one out of ``"rbf"``,
+        ``"matern52"``, ``"matern32"``, ``"product_matern52"`` and ``"product_matern32"`` that has the highest evidence
+        for independent GPs. By default it follows ``kernel_w`` where that is chosen so, and is ``"rbf"`` otherwise.
+    :param kernel_w: kernel of the weights, likewise. By default ``"auto"``, or ``"rbf"`` for ``"kronecker"``.
+    :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"`` and
+        ``"rough functions"``, which are raced for some steps, the best trained to the end; None is all of them.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
         columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
@@ -81,7 +87,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     - ``model_``, ``guide_``: the Pyro model and its posterior, of standardised data;
     - ``elbo_``, ``losses_``, ``restart_elbos_``: the bound, the negative bound at each step, the bound of each restart;
     - ``n_latents_``, ``effective_outputs_``, ``output_shape_``: what was chosen or read off the data;
-    - ``latent_scores_``: with ``n_latents="auto"``, the held-out log density of each number that was tried.
+    - ``latent_scores_``: with ``n_latents="auto"``, the held-out log density of each number that was tried;
+    - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
+    - ``starts_``: of each start that was tried, its "name", and the "bound" that it reached after some "steps" and
+      "seconds".
 
     >>> X = np.linspace(0, 1, 20)[:, None]
     >>> Y = np.sin(6 * X + np.linspace(0, 3, 50))
@@ -106,6 +115,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         output_shape: int | Sequence[int] | None = None,
         kernel_f: Kernel | str | None = None,
         kernel_w: Kernel | str | None = None,
+        starts: Sequence[str] | None = None,
         standardize: Standardize = True,
         steps: int | None = None,
         learning_rate: float | None = None,
@@ -123,6 +133,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.output_shape = output_shape
         self.kernel_f = kernel_f
         self.kernel_w = kernel_w
+        self.starts = starts
         self.standardize = standardize
         self.steps = steps
         self.learning_rate = learning_rate
@@ -154,13 +165,15 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return self
 
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
-        guide, choice, after = None, LatentChoice(0), None
+        guide, choice, after, kernel = None, LatentChoice(0), None, KernelChoice()
         if self.warm_start and hasattr(self, "fitted_"):
             model, guide = self._copy_of_last(data.X, inference)
             after = self.fitted_.training_identity
         else:
-            choice, after = self._choose_latents(inference, data)
-            model = self._make_model(inference, data.X, data.known.source.shape[1:], choice.n_latents)
+            kernel = self._choose_kernel(inference, data)
+            make = partial(self._make_model, inference, kernel.name)
+            choice, after = self._choose_latents(inference, data, make)
+            model = make(data.X, data.known.source.shape[1:], choice.n_latents)
         fit = inference.train(
             model,
             data.known,
@@ -173,6 +186,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             callback=callback,
             checkpoint=self.checkpoint,
             after=after,
+            **self._extra_training(inference),
         )
         return FittedNetwork(
             model=model,
@@ -189,6 +203,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             bound=fit.bound,
             losses=fit.losses,
             latent_scores=choice.scores,
+            kernel_evidence=kernel.evidence,
             training_identity=fit.identity,
             scales=bool(self.output_scales),
         )
@@ -201,10 +216,29 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.restart_elbos_ = np.array([run["bound"] for run in fitted.runs])
         self.n_latents_, self.output_shape_ = fitted.model.n_latents, fitted.output_shape
         self.effective_outputs_ = getattr(fitted.model, "effective_outputs", None)
-        self.latent_scores_ = fitted.latent_scores
+        self.latent_scores_, self.kernel_evidence_ = fitted.latent_scores, fitted.kernel_evidence
+        self.starts_ = fitted.runs[fitted.best_run].get("starts", [])
 
-    def _make_model(self, inference: Inference, X: Tensor, output_shape: Sequence[int], n_latents: int) -> Network:
+    def _extra_training(self, inference: Inference) -> dict[str, Any]:
+        """Settings that only some trainings have."""
+        return {"starts": self.starts} if inference.is_collapsed else {}
+
+    def _choose_kernel(self, inference: Inference, data: TrainingData) -> KernelChoice:
+        """The kernel with the highest evidence, if one is to be chosen by that."""
+        is_chosen = self.kernel_w is None and inference.is_collapsed
+        if not is_chosen and not any(_is_auto(kernel) for kernel in (self.kernel_f, self.kernel_w)):
+            return KernelChoice()
+        return choose_kernel(data.X, data.known)
+
+    def _make_model(
+        self, inference: Inference, chosen: str | None, X: Tensor, output_shape: Sequence[int], n_latents: int
+    ) -> Network:
+        """A new model, its kernels the ``chosen`` one where that was to be chosen."""
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
+        if _is_auto(kernel_w) or (kernel_w is None and inference.is_collapsed):
+            kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen
+        if _is_auto(kernel_f):
+            kernel_f = chosen
         return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, self.effective_outputs)
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
@@ -220,7 +254,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             )
         return copy.deepcopy((self.model_, self.guide_))
 
-    def _choose_latents(self, inference: Inference, data: TrainingData) -> tuple[LatentChoice, dict[str, Any] | None]:
+    def _choose_latents(
+        self, inference: Inference, data: TrainingData, make: Callable[..., Network]
+    ) -> tuple[LatentChoice, dict[str, Any] | None]:
         """The number of latent functions, and the identity of the search for it if that had a checkpoint."""
         if self.n_latents != "auto":
             return LatentChoice(self.n_latents), None
@@ -232,24 +268,27 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
         def score(kept: Tensor, held_out: Tensor, n_latents: int) -> Tensor:
             known = data.known.at_rows(kept)
-            model = self._make_model(inference, data.X[kept], (n_outputs,), n_latents)
-            fit = inference.train(model, known, steps, self.learning_rate, seed=seed, progress=False)
+            model = make(data.X[kept], (n_outputs,), n_latents)
+            extra = self._extra_training(inference)
+            fit = inference.train(model, known, steps, self.learning_rate, seed=seed, progress=False, **extra)
             predictive = posterior_predictive(model, fit.guide, data.X[held_out], known, generator=new_generator(seed))
             return predictive.log_density(truth[held_out], scored.tolist()).nanmean(1)
 
         file = None
         if self.checkpoint is not None:
-            file = Checkpoint(self.checkpoint, self._search_identity(inference, data))
+            file = Checkpoint(self.checkpoint, self._search_identity(inference, data, make))
         choice = choose_latents(len(data.X), score, seed=seed, progress=self.progress, file=file)
         return choice, None if file is None else file.identity
 
-    def _search_identity(self, inference: Inference, data: TrainingData) -> dict[str, Any]:
+    def _search_identity(
+        self, inference: Inference, data: TrainingData, make: Callable[..., Network]
+    ) -> dict[str, Any]:
         """What the choice of the number of latent functions depends on."""
-        model = self._make_model(inference, data.X, data.known.source.shape[1:], 1)
+        model = make(data.X, data.known.source.shape[1:], 1)
         steps = inference.steps if self.steps is None else self.steps
         rate = inference.learning_rate if self.learning_rate is None else self.learning_rate
         settings = TrainingSettings(steps, rate, seed=self.seed)
-        search = {"search": "n_latents", "effective_outputs": self.effective_outputs}
+        search = {"search": "n_latents", "effective_outputs": self.effective_outputs} | self._extra_training(inference)
         return fit_identity(model, data.known, settings) | search
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
@@ -289,3 +328,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             regressor.feature_names_in_ = np.array(names, dtype=object)
         regressor._set_fitted(fitted)
         return regressor
+
+
+def _is_auto(kernel: Kernel | str | None) -> bool:
+    return isinstance(kernel, str) and kernel == "auto"

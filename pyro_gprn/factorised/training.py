@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
+from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.starts import fit_independent
 from pyro_gprn.factorised.elbo import expected_log_likelihood
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.model import GPRN

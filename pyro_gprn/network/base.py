@@ -49,7 +49,7 @@ class Network(Hyperparameters):
         if isinstance(kernel_f, str):
             kernel_f = self.as_function_kernel(named_kernel(kernel_f, X, "kernel_f"))
         if isinstance(kernel_w, str):
-            kernel_w = named_kernel(kernel_w, X, "kernel_w")
+            kernel_w = self.as_weight_kernel(named_kernel(kernel_w, X, "kernel_w"))
         self.kernel_f = check_kernel(kernel_f, X, "kernel_f")
         self.kernel_w = check_kernel(kernel_w, X, "kernel_w")
         self.noise_f = PyroParam(check_noise(noise_f, X, (), "noise_f"), constraints.positive)
@@ -60,6 +60,10 @@ class Network(Hyperparameters):
     def as_function_kernel(self, kernel: Kernel) -> Kernel:
         """Prepares a kernel that was asked for by name for the latent functions: its scale is held at 1."""
         return hold_scale(kernel)
+
+    def as_weight_kernel(self, kernel: Kernel) -> Kernel:
+        """A kernel asked for by name, as the weights' kernel."""
+        return kernel
 
     @property
     def n_rows(self) -> int:

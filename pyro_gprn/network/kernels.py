@@ -13,12 +13,80 @@ import pyro.contrib.gp.kernels as gp
 import torch
 from pyro.contrib.gp.kernels import Kernel, Product, Sum
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class ProductMatern(gp.Isotropy):
+    """A product of one-dimensional Matérn kernels, one for each input column: the standard of emulators.
+
+    An input that does not matter has a long length-scale, and its factor is 1.
+    """
+
+    degree: int  #: of the polynomial beside the exponential: 1 or 2
+
+    def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
+        if diag:
+            return self._diag(X)
+        scale = (2 * self.degree + 1) ** 0.5 / self.lengthscale
+        rows, columns = (self._slice_input(each) * scale for each in (X, X if Z is None else Z))
+        return self.variance * _MaternProduct.apply(rows, columns, self.degree)
+
+
+class ProductMatern32(ProductMatern):
+    """``σ² Π_p (1 + r_p) exp(−r_p)`` with ``r_p = √3 |x_p − z_p| / l_p``.
+
+    >>> X = torch.rand(5, 2)
+    >>> factors = [gp.Matern32(1)(column) for column in X.T]
+    >>> torch.allclose(ProductMatern32(2)(X), factors[0] * factors[1], atol=1e-5)
+    True
+    """
+
+    degree = 1
+
+
+class ProductMatern52(ProductMatern):
+    """``σ² Π_p (1 + r_p + r_p²/3) exp(−r_p)`` with ``r_p = √5 |x_p − z_p| / l_p``.
+
+    >>> kernel = ProductMatern52(3, lengthscale=torch.tensor([1.0, 2.0, 1e9]))
+    >>> kernel(torch.rand(5, 3)).shape
+    torch.Size([5, 5])
+    """
+
+    degree = 2
+
+
+class _MaternProduct(torch.autograd.Function):
+    """The product over columns, with its gradient by hand: autograd's takes three times as long.
+
+    With ``h(r) = −(log k)'(r) / r``, the gradient by ``x_p`` is ``−k h(r_p) (x_p − z_p)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, Z: Tensor, degree: int) -> Tensor:
+        r = (X.mT.unsqueeze(-1) - Z.mT.unsqueeze(-2)).abs_()  # (P, N, M)
+        polynomial = 1 + r if degree == 1 else 1 + r + r.square() / 3
+        value = (polynomial.log() - r).sum(0).exp_()
+        ctx.save_for_backward(X, Z, value)
+        ctx.by_square = 1 / polynomial if degree == 1 else (1 + r) / (3 * polynomial)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        X, Z, value = ctx.saved_tensors
+        along = ctx.by_square * (upstream * value)  # ∂/∂(x_p − z_p) is −along (x_p − z_p)
+        by_X = along @ Z.mT.unsqueeze(-1) - X.mT.unsqueeze(-1) * along.sum(-1, keepdim=True)
+        by_Z = along.mT @ X.mT.unsqueeze(-1) - Z.mT.unsqueeze(-1) * along.sum(-2).unsqueeze(-1)
+        return by_X.squeeze(-1).mT, by_Z.squeeze(-1).mT, None
+
 
 #: What can be asked for by name.
 KERNELS: dict[str, type[Kernel]] = {
     "rbf": gp.RBF,
     "matern32": gp.Matern32,
     "matern52": gp.Matern52,
+    "product_matern32": ProductMatern32,
+    "product_matern52": ProductMatern52,
     "exponential": gp.Exponential,
     "rational_quadratic": gp.RationalQuadratic,
     "periodic": gp.Periodic,
@@ -119,6 +187,16 @@ def hold_scale(kernel: Kernel) -> Kernel:
         del kernel.variance
         kernel.register_buffer("variance", torch.ones(()))
     return kernel
+
+
+def plus_constant(kernel: Kernel, variance: float) -> Kernel:
+    """The sum of a kernel and a constant one, whose variance is free.
+
+    >>> kernel_words(plus_constant(gp.RBF(2), 0.01))
+    'Sum(RBF[0, 1](lengthscale, variance), Constant[0, 1](variance))'
+    """
+    constant = gp.Constant(kernel.input_dim, variance=torch.tensor(variance), active_dims=list(kernel.active_dims))
+    return Sum(kernel, constant)
 
 
 def kernel_words(kernel: Kernel) -> str:

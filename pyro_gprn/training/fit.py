@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,7 @@ class Fit(NamedTuple):
     losses: Tensor  #: negative bound at each step, (steps,); noisy where steps use random draws
     restarts: list[dict[str, Any]]  #: for each: "bound", "start", "losses", and the states of "model" and "guide"
     evidence: float = math.nan  #: log evidence of independent GPs with one kernel, by the same likelihood; or NaN
+    starts: Sequence[dict[str, Any]] = ()  #: of the best run, of each start that was tried: "name", "bound", "seconds"
     identity: dict[str, Any] | None = None  #: what the fit depends on; None without a checkpoint
 
 
@@ -105,7 +106,8 @@ def train(
             settings.restarts, settings.steps, interruption, progress=settings.progress, callback=settings.callback
         )
     fit = Fit(trainee.guide, best["bound"], best["start"], best["losses"], runs.finished)
-    return fit._replace(identity=None if file is None else file.identity), runs.prepared
+    whole_identity = None if file is None else file.identity
+    return fit._replace(identity=whole_identity, starts=best.get("starts", [])), runs.prepared
 
 
 def fit_identity(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ class Trainee(ABC):
     model: torch.nn.Module
     guide: torch.nn.Module
     optimiser: torch.optim.Optimizer
+    starts: Sequence[dict[str, Any]] = ()  #: of each start that was tried before this one was taken, a report
 
     @abstractmethod
     def step(self) -> float:

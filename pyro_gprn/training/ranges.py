@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 
 import torch
+from pyro.contrib.gp.kernels import Constant
 from torch.distributions import constraints
 
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
+
+#: Where the constant in a sum of kernels of the weights starts, over the mean square of the outputs.
+OFFSET = 0.01
+#: Where the part of it that varies starts, likewise, if the functions carry the signal.
+VARYING = 0.1
 
 
 class Ranges:
@@ -39,7 +45,7 @@ class Ranges:
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), 10 * longest),
             "variance": (1e-4 * self.power, 1e8 * self.power),
             "noise_y": (1e-6 * scale, 3 * scale),
-            "noise_f": (1e-6, 0.3),
+            "noise_f": (1e-6, 3.0),  # of the scale of f: it may be the nugget that outputs share
         }
         self._bounds = {
             name: (math.log(ranges[kind][0]), math.log(ranges[kind][1]))
@@ -47,6 +53,8 @@ class Ranges:
             for name in positive_parameters(model, kind)
         }
         self._model = model
+        offsets = (math.log(1e-8 * self.power), math.log(1e8 * self.power))  # down to nothing
+        self._bounds |= dict.fromkeys(self._offsets(), offsets)
 
     def of(self, name: str) -> tuple[float, float]:
         """The least and the largest value of an unconstrained (logarithmic) parameter; infinite if it has no range."""
@@ -57,6 +65,12 @@ class Ranges:
         """Puts every hyperparameter back into its range."""
         for name, parameter in self._model.named_parameters():
             parameter.clamp_(*self.of(name))
+
+    def _offsets(self) -> list[str]:
+        """The constants in sums of kernels of the weights."""
+        modules = dict(self._model.named_modules())
+        names = [f"kernel_w.{name}" for name in positive_parameters(self._model.kernel_w, "variance") if "." in name]
+        return [name for name in names if isinstance(modules[name.rpartition(".")[0]], Constant)]
 
     @torch.no_grad()
     def start_independent(self, length: float, noise: float) -> None:
@@ -73,8 +87,36 @@ class Ranges:
             target.copy_((lengths if target.shape == lengths.shape else lengths.mean()).log())
         for name in positive_parameters(self._model.kernel_w, "variance"):
             parameters[f"kernel_w.{name}"].fill_(math.log(self.power * max(1.0, length**2)))
+        for name in self._offsets():
+            parameters[name].fill_(math.log(OFFSET * self.power))
         for name in positive_parameters(self._model, "noise_y"):
             parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+        self.clamp()
+
+    @torch.no_grad()
+    def start_functions(self, stretch: float, noise: float, noise_f: float) -> None:
+        """Sets the hyperparameters to where the functions carry the signal: ``κ_w = a + b κ`` with b a tenth of a.
+
+        The functions take over the length-scales that the weights have, where they have as many.
+
+        :param stretch: length-scales of the functions, over those of the weights.
+        :param noise: of the outputs, over their scale.
+        :param noise_f: of the functions.
+        """
+        parameters = dict(self._model.named_parameters())
+        names = positive_parameters(self._model, "lengthscale")
+        of_f, of_w = ([parameters[n] for n in names if n.startswith(which)] for which in ("kernel_f.", "kernel_w."))
+        if [length.shape for length in of_f] == [length.shape for length in of_w]:
+            for functions, weights in zip(of_f, of_w, strict=True):
+                functions.copy_(weights + math.log(stretch))
+        offsets = self._offsets()
+        for name in positive_parameters(self._model.kernel_w, "variance"):
+            share = 1.0 if f"kernel_w.{name}" in offsets else VARYING
+            parameters[f"kernel_w.{name}"].fill_(math.log(share * self.power))
+        for name in positive_parameters(self._model, "noise_y"):
+            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+        for name in positive_parameters(self._model, "noise_f"):
+            parameters[name].fill_(math.log(noise_f))
         self.clamp()
 
 

@@ -96,6 +96,7 @@ class Restarts(Generic[AnyTrainee]):
                 "losses": torch.tensor(outcome.losses, dtype=torch.float64, device="cpu"),
                 "model": copy_state(self._model),
                 "guide": copy_state(trainee.guide),
+                "starts": list(trainee.starts),
             }
         )
         if not interruption.is_requested:

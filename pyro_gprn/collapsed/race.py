@@ -1,0 +1,100 @@
+"""A short race between starts: each takes some steps, and the one that got furthest is trained to the end.
+
+All are judged by the same draws. Training by gradients stays near where it starts, and no start wins everywhere: from
+independent GPs a network gains on smooth fields; where outputs follow a few shapes, functions that carry the signal do.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyro_gprn.collapsed.trainee import CollapsedTrainee
+from pyro_gprn.training.interruption import Interruption
+from pyro_gprn.training.loop import copy_state
+
+#: Steps of each round, and how many of the starts take part in it.
+ROUNDS = ((80, None), (80, 2))
+
+#: Makes a trainee from the start of that name; the model is changed in place.
+MakeTrainee = Callable[[str], CollapsedTrainee]
+
+
+class Runner:
+    """One start in the race. The runners share one model: each puts its own state into it before it steps."""
+
+    def __init__(self, name: str, trainee: CollapsedTrainee) -> None:
+        self.name, self.trainee = name, trainee
+        self.seconds, self.steps = 0.0, 0
+        self.keep()
+
+    def keep(self) -> None:
+        """Remembers where it stands."""
+        self.bound = self.trainee.evaluate()
+        self._model, self._guide = copy_state(self.trainee.model), copy_state(self.trainee.guide)
+
+    def put(self) -> None:
+        """Brings model and guide to where it stands."""
+        self.trainee.model.load_state_dict(self._model)
+        self.trainee.guide.load_state_dict(self._guide)
+
+    def run(self, steps: int, interruption: Interruption) -> None:
+        """Takes some steps, and keeps where they lead if that is better."""
+        begin, before = time.perf_counter(), self.bound
+        self.put()
+        for _ in range(steps):
+            if interruption.is_requested:
+                break
+            self.trainee.step()
+            self.steps += 1
+            self.trainee.between_steps(self.steps, False)
+        self.trainee.pause()
+        if self.trainee.evaluate() >= before:
+            self.keep()
+        self.seconds += time.perf_counter() - begin
+
+    def report(self) -> dict[str, Any]:
+        """Name, bound, steps and seconds."""
+        return {"name": self.name, "bound": self.bound, "steps": self.steps, "seconds": self.seconds}
+
+
+def race(names: Sequence[str], make: MakeTrainee, interruption: Interruption) -> CollapsedTrainee:
+    """The trainee that got furthest, the model at its state, with a report of all as its ``starts``.
+
+    :param names: of the starts.
+    :param make: a trainee from one of them.
+    :param interruption: ends the race early.
+    """
+    runners: list[Runner] = []
+    for name in names:
+        if runners and interruption.is_requested:
+            break
+        begin = time.perf_counter()
+        runners.append(Runner(name, make(name)))
+        runners[-1].seconds = time.perf_counter() - begin
+    field = runners
+    for steps, n_runners in ROUNDS if len(runners) > 1 else ():
+        field = sorted(field, key=_rank)[:n_runners]
+        for runner in field:
+            runner.run(steps, interruption)
+    best = min(field, key=_rank)
+    best.put()
+    best.trainee.starts = [runner.report() for runner in runners]
+    return best.trainee
+
+
+def race_steps(n_starts: int) -> int:
+    """How many steps a race of so many starts takes.
+
+    >>> race_steps(1), race_steps(3)
+    (0, 400)
+    """
+    if n_starts == 1:
+        return 0
+    return sum(steps * min(n_starts, n_starts if n_runners is None else n_runners) for steps, n_runners in ROUNDS)
+
+
+def _rank(runner: Runner) -> float:
+    return math.inf if math.isnan(runner.bound) else -runner.bound
