@@ -15,8 +15,10 @@ from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.training.interruption import Interruption
 from pyro_gprn.training.loop import copy_state
 
-#: Steps of each round, and how many of the starts take part in it.
-ROUNDS = ((80, None), (80, 2))
+#: How many of the starts take part in each round; None is all of them.
+ROUNDS = (None, 2)
+#: The steps of one round, as a share of those that the training may take.
+ROUND_SHARE = 0.2
 
 #: Makes a trainee from the start of that name; the model is changed in place.
 MakeTrainee = Callable[[str], CollapsedTrainee]
@@ -60,11 +62,12 @@ class Runner:
         return {"name": self.name, "bound": self.bound, "steps": self.steps, "seconds": self.seconds}
 
 
-def race(names: Sequence[str], make: MakeTrainee, interruption: Interruption) -> CollapsedTrainee:
+def race(names: Sequence[str], make: MakeTrainee, steps: int, interruption: Interruption) -> CollapsedTrainee:
     """The trainee that got furthest, the model at its state, with a report of all as its ``starts``.
 
     :param names: of the starts.
     :param make: a trainee from one of them.
+    :param steps: how many steps the training may take; a round takes a fifth of that.
     :param interruption: ends the race early.
     """
     runners: list[Runner] = []
@@ -75,25 +78,25 @@ def race(names: Sequence[str], make: MakeTrainee, interruption: Interruption) ->
         runners.append(Runner(name, make(name)))
         runners[-1].seconds = time.perf_counter() - begin
     field = runners
-    for steps, n_runners in ROUNDS if len(runners) > 1 else ():
+    for n_runners in ROUNDS if len(runners) > 1 else ():
         field = sorted(field, key=_rank)[:n_runners]
         for runner in field:
-            runner.run(steps, interruption)
+            runner.run(int(ROUND_SHARE * steps), interruption)
     best = min(field, key=_rank)
     best.put()
     best.trainee.starts = [runner.report() for runner in runners]
     return best.trainee
 
 
-def race_steps(n_starts: int) -> int:
-    """How many steps a race of so many starts takes.
+def race_steps(n_starts: int, steps: int) -> int:
+    """How many steps a race of so many starts takes before a training of at most ``steps``.
 
-    >>> race_steps(1), race_steps(3)
+    >>> race_steps(1, 400), race_steps(3, 400)
     (0, 400)
     """
     if n_starts == 1:
         return 0
-    return sum(steps * min(n_starts, n_starts if n_runners is None else n_runners) for steps, n_runners in ROUNDS)
+    return sum(int(ROUND_SHARE * steps) * min(n_starts, n_runners or n_starts) for n_runners in ROUNDS)
 
 
 def _rank(runner: Runner) -> float:

@@ -99,7 +99,7 @@ def fit_collapsed(
     names = check_starts(starts)
     how = TrainingSettings(steps, learning_rate, **settings)
     known = model.statistics(Y)
-    _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names)))
+    _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names), steps))
     given = model.effective_outputs
     with noticed_interrupts() as interruption:
 
@@ -131,7 +131,7 @@ def fit_collapsed(
                 runners.append(trainee(start=start, like=runners[0] if runners else None))
                 return runners[-1]
 
-            return race(names, make_runner, interruption)
+            return race(names, make_runner, steps, interruption)
 
         identity = {"posterior": posterior, "effective_outputs": given, "starts": names}
         fit, prepared = train(

@@ -3,6 +3,7 @@
 Only public names are used, so that the same program runs before and after a change of the code.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyro
+import pyro.contrib.gp.kernels as kernels
 import torch
+from pyro.contrib.gp.kernels import Kernel
 from pyro.infer import SVI
 from pyro.optim import Adam
 
@@ -35,8 +38,39 @@ X_NEW = X[:4] + 0.05
 FIELD = np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:] * np.cos(np.arange(12)) + 0.3 * RNG.normal(size=(15, 12))
 FIELD = FIELD.reshape(15, 4, 3)
 TABLE = FIELD.reshape(15, 12)[:, :6]
-# The reference was made when all outputs had one scale.
-WITHOUT_SCALES = {"output_scales": False} if "output_scales" in GPRNRegressor().get_params() else {}
+# The reference was made when all outputs had one scale, training started at independent GPs alone, and a kernel given
+# by name had no constant added. Pyro kernels are taken as they are, so they give the model of then.
+AS_THEN = {"output_scales": False, "starts": ["independent"]}
+AS_THEN = {name: value for name, value in AS_THEN.items() if name in GPRNRegressor().get_params()}
+START = {"starts": ["independent"]} if "starts" in inspect.signature(fit_collapsed).parameters else {}
+
+
+def of_functions(kernel: Kernel) -> Kernel:
+    """A kernel of the latent functions: its scale held at 1, and the constant 1 added."""
+    del kernel.variance
+    kernel.register_buffer("variance", torch.ones(()))
+    return kernels.Sum(kernel, 1.0)
+
+
+def rbfs(spread: np.ndarray) -> dict[str, Kernel]:
+    """The kernels that were the default, for inputs of some standard deviation in each column."""
+    lengths = torch.from_numpy(spread)
+    return {
+        "kernel_f": of_functions(kernels.RBF(2, lengthscale=lengths * 2**0.5)),
+        "kernel_w": kernels.RBF(2, lengthscale=lengths.clone()),
+    }
+
+
+def mixed() -> dict[str, Kernel]:
+    """Sums and products of other kernels."""
+    one, both = torch.ones(1, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    product = kernels.Product(
+        kernels.Matern52(1, lengthscale=one.clone(), active_dims=[0]), kernels.RBF(1, lengthscale=one, active_dims=[1])
+    )
+    return {
+        "kernel_f": of_functions(kernels.Matern52(2, lengthscale=both * 2**0.5)),
+        "kernel_w": kernels.Sum(product, kernels.Linear(2)),
+    }
 
 
 def with_holes() -> np.ndarray:
@@ -47,7 +81,7 @@ def with_holes() -> np.ndarray:
 
 
 def regressor(outputs: np.ndarray, **settings: Any) -> GPRNRegressor:
-    settings = {"n_latents": 2, "steps": 40, "seed": 0, "progress": False} | WITHOUT_SCALES | settings
+    settings = {"n_latents": 2, "steps": 40, "seed": 0, "progress": False} | AS_THEN | rbfs(np.ones(2)) | settings
     return GPRNRegressor(**settings).fit(X, outputs)
 
 
@@ -64,13 +98,13 @@ def of_parts() -> dict[str, np.ndarray]:
     inputs, outputs = torch.from_numpy(X), torch.from_numpy(TABLE)
     found = {}
     for posterior in ("laplace", "point"):
-        model = CollapsedGPRN(inputs, 6, 2, effective_outputs="auto")
-        fit = fit_collapsed(model, outputs, posterior=posterior, steps=30, seed=0, progress=False)
+        model = CollapsedGPRN(inputs, 6, 2, effective_outputs="auto", **rbfs(X.std(0)))
+        fit = fit_collapsed(model, outputs, posterior=posterior, steps=30, seed=0, progress=False, **START)
         found[f"{posterior}_bound"] = fit.bound
         found[f"{posterior}_loc"] = fit.guide.v_loc.detach().numpy()
     new = torch.from_numpy(X_NEW)
     torch.manual_seed(0)
-    model = CollapsedGPRN(inputs, 6, 2)
+    model = CollapsedGPRN(inputs, 6, 2, **rbfs(X.std(0)))
     guide = CollapsedGuide(model)
     predictive = posterior_predictive(model, guide, new, outputs)
     found["guide_mean"] = predictive.mean().numpy()
@@ -93,11 +127,9 @@ CASES: dict[str, Callable[[], dict[str, np.ndarray]]] = {
     "field": lambda: predictions(regressor(FIELD)),
     "table": lambda: predictions(regressor(TABLE)),
     "holes": lambda: predictions(regressor(with_holes())),
-    "kernels": lambda: predictions(
-        regressor(TABLE, kernel_w="matern52[0] * rbf[1] + linear", kernel_f="matern52", steps=20)
-    ),
+    "kernels": lambda: predictions(regressor(TABLE, steps=20, **mixed())),
     "restarts": lambda: predictions(regressor(TABLE, restarts=2, effective_outputs=3)),
-    "as_they_are": lambda: predictions(regressor(TABLE, standardize=False)),
+    "as_they_are": lambda: predictions(regressor(TABLE, standardize=False, **rbfs(X.std(0)))),
     "parts": of_parts,
 }
 
@@ -105,7 +137,7 @@ CASES: dict[str, Callable[[], dict[str, np.ndarray]]] = {
 #: Files of the first version of the format, and what they were fitted to.
 FILES: dict[str, Callable[[], GPRNRegressor]] = {
     "version_1": lambda: regressor(with_holes()),
-    "version_1_kronecker": lambda: regressor(TABLE, inference="kronecker"),
+    "version_1_kronecker": lambda: regressor(TABLE, inference="kronecker", kernel_f=None, kernel_w=None),
 }
 
 
