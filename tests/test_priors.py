@@ -192,3 +192,12 @@ def test_the_estimator_takes_a_kernel_with_a_prior_and_predicts_the_same_again(i
     monkeypatch.setattr(factorised, "N_HYPERPARAMETERS", 8)
     r = GPRNRegressor(1, inference=inference, kernel_w=with_wide_start(), steps=3, seed=0, progress=False).fit(X, Y)
     assert torch.equal(r.predict(X_NEW), r.predict(X_NEW))
+
+
+def test_a_prior_on_a_sum_of_kernels_is_refused_with_the_place_where_it_belongs():
+    model = CollapsedGPRN(torch.rand(5, 1), 3, 1)  # a kernel by name has a constant added
+    model.kernel_w.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"kernel_w is a Sum of kernels.*kernel_w\.kern0\.lengthscale"):
+        fit_collapsed(model, torch.randn(5, 3, dtype=torch.float64), steps=1, progress=False)
+    with pytest.raises(ValueError, match=r"kernel_w\.kern0\.lengthscale"):
+        model()

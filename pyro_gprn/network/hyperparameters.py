@@ -14,6 +14,7 @@ from typing import TypeVar
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.contrib.gp.kernels import Combination
 from pyro.contrib.gp.parameterized import Parameterized
 from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
@@ -89,6 +90,16 @@ class Hyperparameters(Parameterized):
                 if not name.endswith(_OF_GUIDES):
                     found[f"{prefix}.{name}".lstrip(".")] = getattr(module, name).detach()
         return found
+
+    def _load_pyro_samples(self) -> None:
+        for name, module in self.named_modules():
+            if isinstance(module, Combination) and module._pyro_samples:
+                what = next(iter(module._pyro_samples))
+                raise ValueError(
+                    f"{name} is a {type(module).__name__} of kernels, which has no {what} of its own: put the prior on a"
+                    f" part of it, such as {name}.kern0.{what}"
+                )
+        super()._load_pyro_samples()
 
     @pyro_method
     def drawn(self, function: Callable[[], T]) -> T:
