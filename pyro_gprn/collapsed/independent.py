@@ -111,6 +111,8 @@ def _maximise(objective: EvidenceGivenF, starts: list[np.ndarray], ranges: Range
     with few_threads(len(objective.F)):
         try:
             objective(starts[0])
+            if interruption.is_requested:
+                raise _Stopped
             runs = [descend(start, TRIAL_STEPS) for start in starts]
             descend(min(runs, key=lambda run: run.fun).x, STEPS)
         except (_Stopped, KeyboardInterrupt) as stop:

@@ -96,8 +96,8 @@ class Hyperparameters(Parameterized):
             if isinstance(module, Combination) and module._pyro_samples:
                 what = next(iter(module._pyro_samples))
                 raise ValueError(
-                    f"{name} is a {type(module).__name__} of kernels, which has no {what} of its own: put the prior on a"
-                    f" part of it, such as {name}.kern0.{what}"
+                    f"{name} is a {type(module).__name__} of kernels, which has no {what} of its own: put the prior on"
+                    f" a part of it, such as {name}.kern0.{what}"
                 )
         super()._load_pyro_samples()
 
