@@ -51,9 +51,9 @@ def test_a_fit_with_another_prior_is_another_fit(tmp_path):
     def fit(prior):
         steps = []
         model = CollapsedGPRN(torch.from_numpy(X), 5, 1)
-        model.kernel_w.lengthscale = PyroSample(prior)
-        model.kernel_w.autoguide("lengthscale", dist.Delta)
-        model.kernel_w.lengthscale_map = torch.tensor(0.5)
+        model.kernel_w.kern0.lengthscale = PyroSample(prior)
+        model.kernel_w.kern0.autoguide("lengthscale", dist.Delta)
+        model.kernel_w.kern0.lengthscale_map = torch.tensor(0.5)
         settings = {"steps": 4, "seed": 0, "progress": False, "checkpoint": tmp_path / "fit"}
         fit_collapsed(model, torch.from_numpy(Y), callback=lambda step, bound: steps.append(step), **settings)
         return len(steps)

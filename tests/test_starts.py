@@ -168,7 +168,7 @@ def test_the_race_never_ends_below_the_independent_start_by_the_same_draws():
         return runners[-1]
 
     before = make("independent").evaluate()
-    winner = race.race(list(STARTS), make, Interruption())
+    winner = race.race(list(STARTS), make, 400, Interruption())
     reached = {start["name"]: start["bound"] for start in winner.starts}
     assert winner.draws is runners[0].draws
     assert set(reached) == set(STARTS)
