@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.starts import MANY_ROWS
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.interruption import noticed_interrupts
 
@@ -33,7 +34,7 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
 
     The first candidate is taken unless another has more than :data:`MARGIN` more for each number of Y. Of inputs in one
     column, products are what they are made of; they are left out, as they are where they would take much memory. Ctrl-C
-    ends the choice; what was tried until then counts.
+    ends the choice; what was tried until then counts. With very many rows the first is taken untried.
 
     :param X: inputs, ``(N, P)``.
     :param known: statistics of the outputs.
@@ -45,6 +46,8 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
     'rbf'
     """
     n_rows, n_columns = X.shape
+    if n_rows >= MANY_ROWS:
+        return KernelChoice(candidates[0])
     allows_products = n_columns > 1 and n_columns * n_rows**2 <= MOST_NUMBERS
     evidence: dict[str, float] = {}
     first: dict[str, Tensor] | None = None

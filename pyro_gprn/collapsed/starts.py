@@ -21,6 +21,8 @@ from pyro_gprn.training.ranges import Ranges
 #: Changes the hyperparameters and returns the whitened functions, by the data and a generator of random numbers.
 Start = Callable[[CollapsedGPRN, OutputStatistics, torch.Generator], Tensor]
 
+#: From this many rows on a fit says what it will take, and compares neither starts nor kernels unasked.
+MANY_ROWS = 1500
 #: Noise over signal, as variances, by which eigenvectors of the Gram matrix are smoothed.
 SMOOTHING = 0.1
 
@@ -73,9 +75,14 @@ STARTS: dict[str, Start] = {
 }
 
 
-def check_starts(names: Sequence[str] | None) -> list[str]:
-    """Names of starts that there are; all of them for None."""
-    chosen = list(STARTS) if names is None else list(names)
+def check_starts(names: Sequence[str] | None, n_rows: int) -> list[str]:
+    """Names of starts that there are; for None all of them, or independent GPs alone if there are many rows.
+
+    >>> check_starts(None, 100), check_starts(None, 2000)
+    (['independent', 'functions', 'rough functions'], ['independent'])
+    """
+    usual = list(STARTS) if n_rows < MANY_ROWS else ["independent"]
+    chosen = usual if names is None else list(names)
     if isinstance(names, str) or not chosen or any(name not in STARTS for name in chosen):
         raise ValueError(f"starts must be None or names out of {', '.join(map(repr, STARTS))}; got {names!r}")
     return chosen

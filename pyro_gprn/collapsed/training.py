@@ -40,7 +40,7 @@ from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.race import race, race_steps
-from pyro_gprn.collapsed.starts import STARTS, check_starts
+from pyro_gprn.collapsed.starts import MANY_ROWS, STARTS, check_starts
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.fit import Fit, TrainingSettings, train
@@ -50,8 +50,6 @@ from pyro_gprn.training.loop import copy_state
 #: What :func:`fit_collapsed` returns.
 CollapsedFit = Fit
 
-#: From this many rows on a fit says what it will take.
-MANY_ROWS = 1500
 #: Cholesky factorisations that one training step takes the time of, and one evaluation in the search for a start; how
 #: many of the latter there are; N×N arrays that are held at once (benchmarks/collapsed.py measures the first).
 _STEP_COST, _EVALUATION_COST, _EVALUATIONS, _ARRAYS = 25, 8, 150, 40
@@ -80,7 +78,7 @@ def fit_collapsed(
         over-confident. Both are cheaper a step, and predicted every field that was tried worse.
     :param guide: a trained posterior of the model to go on from, in place of a new start.
     :param starts: names of the starts (:data:`~pyro_gprn.collapsed.starts.STARTS`) that are raced, the best trained to
-        the end; None is all of them. One name, ``["independent"]``, is no race.
+        the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
     :param steps: at most this many steps; fewer when the bound has settled.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
@@ -96,7 +94,7 @@ def fit_collapsed(
     """
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
-    names = check_starts(starts)
+    names = check_starts(starts, model.n_rows)
     how = TrainingSettings(steps, learning_rate, **settings)
     known = model.statistics(Y)
     _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names), steps))

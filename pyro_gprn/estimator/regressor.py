@@ -63,7 +63,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         for independent GPs. By default it follows ``kernel_w`` where that is chosen so, and is ``"rbf"`` otherwise.
     :param kernel_w: kernel of the weights, likewise. By default ``"auto"``, or ``"rbf"`` for ``"kronecker"``.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"`` and
-        ``"rough functions"``, which are raced for some steps, the best trained to the end; None is all of them.
+        ``"rough functions"``, which are raced for some steps, the best trained to the end; None is all of them, or the
+        first alone from N = 1,500 on (where ``"auto"`` takes the first kernel, too).
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
         columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
