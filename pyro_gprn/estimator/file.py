@@ -22,6 +22,8 @@ from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.training.checkpoint import digest
 
 _KIND = "regressor"
+#: The jitter of fits whose files do not name it.
+_FORMER_JITTER = 1e-10
 _KERNELS = ("kernel_f", "kernel_w")
 
 
@@ -58,6 +60,7 @@ def write_fit(
             "output_shape": list(fitted.output_shape),
             "n_latents": model.n_latents,
             "effective_outputs": getattr(model, "effective_outputs", None),
+            "jitter": model.jitter,
             "elbo": fitted.bound,
             "losses": fitted.losses,
             "restarts": fitted.runs,
@@ -111,6 +114,7 @@ def _rebuild_fit(
         made["kernel_w"],
         tree["effective_outputs"],
     )
+    model.jitter = tree.get("jitter", _FORMER_JITTER)
     model.load_state_dict(state)
     guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
     guide.load_state_dict(tree["guide"])
