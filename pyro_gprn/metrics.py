@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 
@@ -32,3 +35,22 @@ def coverage(draws: Tensor, truth: Tensor, level: float = 0.95) -> float:
     tail = (1 - level) / 2
     lower, upper = draws.quantile(tail, dim=0), draws.quantile(1 - tail, dim=0)
     return ((lower <= truth) & (truth <= upper)).double().mean().item()
+
+
+def gaussian_crps(mean: Tensor, deviation: Tensor, truth: Tensor) -> Tensor:
+    """The continuous ranked probability score of Gaussian predictions, in the units of the truth; lower is better.
+
+    It is the absolute error of a prediction that is certain, and rewards one that knows how uncertain it is.
+
+    :param mean: of any shape.
+    :param deviation: standard deviations, of the same shape.
+    :param truth: true values, of the same shape.
+
+    >>> gaussian_crps(torch.zeros(2), torch.tensor([1e-6, 1.0]), torch.ones(2))
+    tensor([1.0000, 0.6024])
+    """
+    # E|y − t| − ½ E|y − y'| = σ [ z (2Φ(z) − 1) + 2φ(z) − 1/√π ]     z = (t − μ)/σ
+    z = (truth - mean) / deviation
+    spread = torch.erf(z / math.sqrt(2.0))  # 2Φ(z) − 1
+    density = torch.exp(-0.5 * z.square()) * math.sqrt(2.0 / math.pi)
+    return deviation * (z * spread + density - 1.0 / math.sqrt(math.pi))

@@ -17,8 +17,8 @@ from pyro_gprn.training.loop import copy_state
 
 #: How many of the starts take part in each round; None is all of them.
 ROUNDS = (None, 2)
-#: The steps of one round, as a share of those that the training may take.
-ROUND_SHARE = 0.2
+#: The steps of one round, and the largest share of the training's steps that they may be.
+ROUND_STEPS, LARGEST_SHARE = 80, 0.2
 
 #: Makes a trainee from the start of that name; the model is changed in place.
 MakeTrainee = Callable[[str], CollapsedTrainee]
@@ -67,7 +67,7 @@ def race(names: Sequence[str], make: MakeTrainee, steps: int, interruption: Inte
 
     :param names: of the starts.
     :param make: a trainee from one of them.
-    :param steps: how many steps the training may take; a round takes a fifth of that.
+    :param steps: how many steps the training may take; a round takes at most a fifth of that.
     :param interruption: ends the race early.
     """
     runners: list[Runner] = []
@@ -81,11 +81,16 @@ def race(names: Sequence[str], make: MakeTrainee, steps: int, interruption: Inte
     for n_runners in ROUNDS if len(runners) > 1 else ():
         field = sorted(field, key=_rank)[:n_runners]
         for runner in field:
-            runner.run(int(ROUND_SHARE * steps), interruption)
+            runner.run(round_steps(steps), interruption)
     best = min(field, key=_rank)
     best.put()
     best.trainee.starts = [runner.report() for runner in runners]
     return best.trainee
+
+
+def round_steps(steps: int) -> int:
+    """How many steps one round takes before a training of at most ``steps``."""
+    return min(ROUND_STEPS, int(LARGEST_SHARE * steps))
 
 
 def race_steps(n_starts: int, steps: int) -> int:
@@ -96,7 +101,7 @@ def race_steps(n_starts: int, steps: int) -> int:
     """
     if n_starts == 1:
         return 0
-    return sum(int(ROUND_SHARE * steps) * min(n_starts, n_runners or n_starts) for n_runners in ROUNDS)
+    return sum(round_steps(steps) * min(n_starts, n_runners or n_starts) for n_runners in ROUNDS)
 
 
 def _rank(runner: Runner) -> float:

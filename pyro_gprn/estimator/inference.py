@@ -9,6 +9,7 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, CollapsedGuide, fit_collapsed
+from pyro_gprn.collapsed.training import STEPS
 from pyro_gprn.factorised import GPRN, KroneckerGuide, fit_kronecker
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -54,7 +55,7 @@ class Inference:
 
 
 INFERENCES = {
-    "collapsed": Inference(CollapsedGPRN, CollapsedGuide, fit_collapsed, 400, 0.08, True),
+    "collapsed": Inference(CollapsedGPRN, CollapsedGuide, fit_collapsed, STEPS, 0.08, True),
     "kronecker": Inference(GPRN, KroneckerGuide, fit_kronecker, 1000, 0.03, False),
 }
 

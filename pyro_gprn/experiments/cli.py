@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figure", type=Path, default=Path("pyro-gprn-demo.png"), help="the file for the figure")
-    parser.add_argument("--steps", type=int, default=400, help="the number of training steps")
+    parser.add_argument("--steps", type=int, help="at most this many training steps")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     parser.set_defaults(run=_run_demo)
 

@@ -27,11 +27,11 @@ class DemoScores(NamedTuple):
     coverage: float  #: share of outputs inside the GPRN's central 95 % intervals
 
 
-def run_demo(figure: Path, *, steps: int = 400, seed: int = 0, progress: bool = True) -> DemoScores:
+def run_demo(figure: Path, *, steps: int | None = None, seed: int = 0, progress: bool = True) -> DemoScores:
     """Fits a GPRN to simulated puffs, scores it on held-out runs and draws one of them.
 
     :param figure: the file for the figure.
-    :param steps: at most this many training steps.
+    :param steps: at most this many training steps; None is the default of the regressor.
     :param seed: seed of the training and of the draws.
     :param progress: whether to show a progress bar.
     """
