@@ -40,18 +40,22 @@ def predict_each(
     return np.stack(means, 1), np.stack(deviations, 1)
 
 
-def fit_shared(X: np.ndarray, Y: np.ndarray, restarts: int, seed: int) -> GaussianProcessRegressor:
-    """One GP for all outputs (RBF and noise), each output standardised: scikit-learn's own for several outputs.
+def fit_shared(
+    X: np.ndarray, Y: np.ndarray, restarts: int, seed: int, *, kernel: str = "rbf", normalise: bool = False
+) -> GaussianProcessRegressor:
+    """One GP for all outputs: scikit-learn's own for several outputs.
 
     The marginal likelihood depends on Y by Y Yᵀ alone, so its maximum is found with at most N columns in the place of
     D. scikit-learn makes an array of N × N × D numbers for each gradient otherwise.
+
+    :param normalise: whether each output is standardised, scikit-learn's ``normalize_y``.
     """
-    spread = Y.std(0)
-    scaled = (Y - Y.mean(0)) / np.where(spread > 0, spread, 1.0)
+    spread = Y.std(0) if normalise else np.ones(Y.shape[1])
+    scaled = (Y - Y.mean(0) * normalise) / np.where(spread > 0, spread, 1.0)
     settings = {"n_restarts_optimizer": restarts, "random_state": seed}
     if Y.shape[1] > len(Y):
         U, S, _ = np.linalg.svd(scaled, full_matrices=False)
         # log p of r columns Z with Z Zᵀ = (r/D) Y Yᵀ is r/D times that of Y.
         scaled = U * S * (len(S) / Y.shape[1]) ** 0.5
-    found = GaussianProcessRegressor(make_kernel("rbf", X.shape[1]), **settings).fit(X, scaled)
-    return GaussianProcessRegressor(found.kernel_, optimizer=None, normalize_y=True).fit(X, Y)
+    found = GaussianProcessRegressor(make_kernel(kernel, X.shape[1]), **settings).fit(X, scaled)
+    return GaussianProcessRegressor(found.kernel_, optimizer=None, normalize_y=normalise).fit(X, Y)

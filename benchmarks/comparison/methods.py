@@ -71,6 +71,11 @@ class NetworkPredictive:
         return Judged(self._mean, density + np.log(task.scale), np.concatenate(crps), *self._interval)
 
 
+def _anything(task: Task) -> str | None:
+    """No task is too much."""
+    return None
+
+
 @dataclass(frozen=True)
 class Method:
     """A method to compare with.
@@ -83,7 +88,7 @@ class Method:
     name: str
     fit: Callable[[Task, int], Predictive]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    why_not: Callable[[Task], str | None] = lambda task: None
+    why_not: Callable[[Task], str | None] = _anything
 
 
 def network(task: Task, split: int, **settings: Any) -> Predictive:
@@ -99,10 +104,12 @@ def shared_gp(task: Task, split: int, kernel: str) -> Predictive:
     return Gaussian(predictive.mean().numpy(), predictive.variance().sqrt().numpy())
 
 
-def sklearn_gp(task: Task, split: int, restarts: int) -> Predictive:
+def sklearn_gp(task: Task, split: int, **settings: Any) -> Predictive:
     """scikit-learn's GP for several outputs."""
     X, X_test = task.inputs
-    return Gaussian(*_columns(gaussian_processes.fit_shared(X, task.outputs, restarts, split).predict(X_test, True)))
+    regressor = gaussian_processes.fit_shared(X, task.outputs, seed=split, **settings)
+    mean, deviation = (each.reshape(len(X_test), -1) for each in regressor.predict(X_test, return_std=True))
+    return Gaussian(mean, deviation)
 
 
 def gp_each(task: Task, split: int, restarts: int) -> Predictive:
@@ -166,13 +173,12 @@ def training_mean(task: Task, split: int) -> Predictive:
     return Gaussian(np.zeros(shape), np.broadcast_to(task.spread / task.scale, shape))
 
 
-def _columns(predicted: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
-    """scikit-learn's predictions of a single output have no axis for it."""
-    return [each.reshape(len(each), -1) for each in predicted]
-
-
 def _holes(task: Task) -> str | None:
     return "takes no missing outputs" if task.has_holes else None
+
+
+def _holes_or_own_units(task: Task) -> str | None:
+    return _holes(task) or ("each output is standardised anyway" if task.own_units else None)
 
 
 def _few_outputs(task: Task) -> str | None:
@@ -183,20 +189,22 @@ def _known_in_row(task: Task) -> str | None:
     return "no output is known in the test rows" if task.rows is None else None
 
 
+def _of(name: str, fit: Callable[..., Predictive], why_not: Callable[[Task], str | None], **settings: Any) -> Method:
+    """A method whose function takes settings."""
+    return Method(name, partial(fit, **settings), settings, why_not)
+
+
 #: The name of the method that is compared with all others.
 OURS = "GPRNRegressor()"
 METHODS = (
     Method(OURS, network),
-    Method("shared GP, RBF", partial(shared_gp, kernel="rbf")),
-    Method("shared GP, Matérn", partial(shared_gp, kernel="matern52")),
-    Method("sklearn GP", partial(sklearn_gp, restarts=3), {"kernel": "rbf", "restarts": 3}, _holes),
-    Method("GP each", partial(gp_each, restarts=1), {"kernels": ["rbf", "matern52"], "restarts": 1}, _few_outputs),
-    Method(
-        "PCA-GP",
-        partial(pca_gp, restarts=0),
-        {"variance": SHARE_OF_VARIANCE, "most_components": MOST_COMPONENTS, "kernels": ["rbf", "matern52"]},
-        _holes,
-    ),
-    Method("least squares", least_squares, {"ridge": "leave-one-out"}, _known_in_row),
+    _of("shared GP, RBF", shared_gp, _anything, kernel="rbf"),
+    _of("shared GP, Matérn", shared_gp, _anything, kernel="matern52"),
+    _of("sklearn GP", sklearn_gp, _holes, kernel="rbf", restarts=3),
+    _of("sklearn GP, Matérn", sklearn_gp, _holes, kernel="matern52", restarts=3),
+    _of("sklearn GP, normalize_y", sklearn_gp, _holes_or_own_units, kernel="rbf", restarts=3, normalise=True),
+    _of("GP each", gp_each, _few_outputs, restarts=1),
+    _of("PCA-GP", pca_gp, _holes, restarts=0),
+    Method("least squares", least_squares, why_not=_known_in_row),
     Method("mean", training_mean),
 )

@@ -171,8 +171,10 @@ def _criteria(summary: Summary) -> str:
 
 def _criterion(what: str, not_so: Sequence[str], n_judged: int, share: float) -> str:
     """A line: whether it holds on at least that share of the problems."""
+    if n_judged == 0:
+        return f"- {what}: no results"
     n_held = n_judged - len(not_so)
-    verdict = "holds" if n_judged and n_held >= share * n_judged - 1e-9 else "DOES NOT HOLD"
+    verdict = "holds" if n_held >= share * n_judged - 1e-9 else "DOES NOT HOLD"
     wanted = "all" if share == 1.0 else f"{share:.0%}"
     missed = f"; not on {', '.join(not_so)}" if not_so else ""
     return f"- {what}: {n_held} of {n_judged} problems (wanted: {wanted}): {verdict}{missed}"

@@ -55,10 +55,17 @@ def append(path: Path, result: dict[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """Of what the results depend on."""
-    here = Path(__file__).parent
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
     packages = {name: version(name) for name in ("pyro-gprn", "pyro-ppl", "torch", "numpy", "scipy", "scikit-learn")}
-    return {"commit": commit.stdout.strip(), "python": platform.python_version(), **packages}
+    return {"commit": _commit(), "python": platform.python_version(), **packages}
+
+
+def _commit() -> str:
+    """The commit that the code is at; empty outside a clone."""
+    try:
+        command = ["git", "describe", "--always", "--dirty"]
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
 
 
 def run_cell(problem: Problem, split: int, method: Method) -> dict[str, Any]:
