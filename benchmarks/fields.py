@@ -9,11 +9,11 @@ problem.
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 
 import torch
+from comparison.simulators.development import fronts, heat, noisy_blob
 from sklearn.decomposition import PCA
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -25,47 +25,7 @@ from pyro_gprn.datasets import simulate_plume
 from pyro_gprn.metrics import coverage, nrmse
 
 N_TRAIN, N_TEST = 80, 20
-
-
-def heat(seed: int) -> tuple[Tensor, Tensor]:
-    """A smooth, noise-free field: two bumps that diffuse on a rod; inputs diffusivity and the place of one bump."""
-    X = torch.rand(N_TRAIN + N_TEST, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    modes = torch.arange(1, 81, dtype=torch.float64)
-    points, times = torch.linspace(0, 1, 64).double(), torch.linspace(0.02, 0.3, 64).double()
-    centre, diffusivity = 0.3 + 0.2 * X[:, 1], 0.05 * (1 + X[:, 0])
-    start = torch.exp(-0.5 * ((points - centre[:, None]) / 0.1).square()) + torch.exp(
-        -0.5 * ((points - 0.75) / 0.1).square()
-    )
-    sines = torch.sin(math.pi * modes[:, None] * points)
-    coefficients = 2 * start @ sines.T / len(points)
-    decay = torch.exp(-diffusivity[:, None, None] * (math.pi * modes).square() * times[:, None])
-    return X, torch.einsum("nm,ntm,mx->ntx", coefficients, decay, sines)
-
-
-def fronts(seed: int) -> tuple[Tensor, Tensor]:
-    """Moving fronts: travelling waves of the viscous Burgers equation; inputs speed, viscosity and place."""
-    X = torch.rand(N_TRAIN + N_TEST, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    speed, viscosity, place = 1 + X[:, 0], 0.01 * 3 ** X[:, 1], 0.1 + 0.3 * X[:, 2]
-    points, times = torch.linspace(0, 1, 128).double(), torch.linspace(0, 0.5, 64).double()
-    offset = points - (place[:, None] + 0.5 * speed[:, None] * times)[..., None]
-    height = speed[:, None, None]
-    return X, 0.5 * height * (1 - torch.tanh(0.25 * height * offset / viscosity[:, None, None]))
-
-
-def noisy_blob(seed: int) -> tuple[Tensor, Tensor]:
-    """A bump that moves over a square, with noise of a tenth of the field's standard deviation."""
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(N_TRAIN + N_TEST, 3, generator=generator, dtype=torch.float64)
-    points = torch.linspace(0, 1, 40).double()
-    place, width = 0.2 + 0.6 * X[:, :2], 0.08 + 0.08 * X[:, 2]
-    across = torch.exp(-0.5 * ((points - place[..., None]) / width[:, None, None]).square())
-    Y = across[:, 0, :, None] * across[:, 1, None, :]
-    return X, Y + 0.1 * Y.std() * torch.randn(Y.shape, generator=generator, dtype=torch.float64)
-
-
-def plume(seed: int) -> tuple[Tensor, Tensor]:
-    """The demo's puff."""
-    return tuple(simulate_plume(N_TRAIN + N_TEST, seed))  # type: ignore[return-value]
+FIELDS = {"heat": heat, "plume": simulate_plume, "fronts": fronts, "noisy_blob": noisy_blob}
 
 
 def pca_gp(X: Tensor, Y: Tensor, X_new: Tensor, n_components: int = 15) -> Tensor:
@@ -83,9 +43,9 @@ def pca_gp(X: Tensor, Y: Tensor, X_new: Tensor, n_components: int = 15) -> Tenso
 
 def main() -> None:
     print("| problem | outputs | independent GPs | PCA-GP | GPRN | coverage | fit |\n" + "| --- " * 7 + "|")
-    for problem in (heat, plume, fronts, noisy_blob):
+    for name, problem in FIELDS.items():
         for seed in (0, 1):
-            X, Y = (array.flatten(1).double() for array in problem(seed))
+            X, Y = (array.flatten(1).double() for array in problem(N_TRAIN + N_TEST, seed))
             X = (X - X[:N_TRAIN].mean(0)) / X[:N_TRAIN].std(0)
             Y = (Y - Y[:N_TRAIN].mean(0)) / Y[:N_TRAIN].std()
             (X, X_new), (Y, truth) = X.split([N_TRAIN, N_TEST]), Y.split([N_TRAIN, N_TEST])
@@ -101,9 +61,7 @@ def main() -> None:
             errors = [nrmse(prediction, truth) for prediction in (independent, principal, predictive.mean())]
             shown = " | ".join(f"{error:.3g}" for error in errors)
             covered = coverage(predictive.sample(256), truth)
-            print(
-                f"| {problem.__name__} {seed} | {Y.shape[1]:,} | {shown} | {covered:.3f} | {taken:.1f} s |", flush=True
-            )
+            print(f"| {name} {seed} | {Y.shape[1]:,} | {shown} | {covered:.3f} | {taken:.1f} s |", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ refitted folds gave it, and the choice. The fields are those of fields.py.
 from __future__ import annotations
 
 import numpy as np
-from fields import N_TRAIN, fronts, heat, noisy_blob, plume
+from fields import FIELDS, N_TEST, N_TRAIN
 
 from pyro_gprn import GPRNRegressor
 from pyro_gprn.training.selection import CANDIDATES
@@ -17,9 +17,9 @@ from pyro_gprn.training.selection import CANDIDATES
 
 def main() -> None:
     print("| problem | chosen | " + " | ".join(f"K = {K}" for K in CANDIDATES) + " |\n" + "| --- " * 7 + "|")
-    for problem in (plume, fronts, noisy_blob, heat):
+    for name, problem in FIELDS.items():
         for seed in (0, 1):
-            X, Y = (array.flatten(1).double().numpy() for array in problem(seed))
+            X, Y = (array.flatten(1).double().numpy() for array in problem(N_TRAIN + N_TEST, seed))
             (X, X_new), (Y, truth) = np.split(X, [N_TRAIN]), np.split(Y, [N_TRAIN])
             auto = GPRNRegressor("auto", seed=0, progress=False).fit(X, Y)
             shown = []
@@ -28,7 +28,7 @@ def main() -> None:
                 error = np.sqrt(1 - r.score(X_new, truth))
                 density = r.log_predictive_density(X_new, truth).mean() + np.log((Y - Y.mean(0)).std())
                 shown.append(f"{error:.3g} / {density:.2f} ({auto.latent_scores_[K]:.2f})")
-            print(f"| {problem.__name__} {seed} | {auto.n_latents_} | " + " | ".join(shown) + " |", flush=True)
+            print(f"| {name} {seed} | {auto.n_latents_} | " + " | ".join(shown) + " |", flush=True)
 
 
 if __name__ == "__main__":

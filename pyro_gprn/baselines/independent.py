@@ -12,12 +12,15 @@ from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
 
 
-def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> tuple[CollapsedGPRN, dict[str, Tensor]]:
+def independent_gps(
+    X: Tensor, Y: Tensor, output_shape: int | Sequence[int], *, kernel: str = "rbf"
+) -> tuple[CollapsedGPRN, dict[str, Tensor]]:
     """Independent GPs that share one kernel, fitted by their evidence: the baseline to beat.
 
     :param X: inputs, ``(N, P)``.
     :param Y: outputs, ``(N, d_1, …, d_M)``, NaN where missing.
     :param output_shape: ``(d_1, …, d_M)``, or the number of outputs.
+    :param kernel: the name of the kernel that the outputs share.
     :returns: a network whose one latent function is the constant 1, and that function as a draw of the network's site
         "v": the first two arguments of :func:`~pyro_gprn.posterior_predictive`.
 
@@ -27,7 +30,8 @@ def independent_gps(X: Tensor, Y: Tensor, output_shape: int | Sequence[int]) -> 
     >>> bool((predictive.mean() - torch.sin(X + 0.05 + torch.arange(5))).abs().max() < 0.01)
     True
     """
-    model = CollapsedGPRN(X, output_shape, 1, kernel_f=Constant(torch.as_tensor(X).shape[1]), noise_f=1e-6)
+    constant = Constant(torch.as_tensor(X).shape[1])
+    model = CollapsedGPRN(X, output_shape, 1, kernel_f=constant, kernel_w=kernel, noise_f=1e-6)
     fit_independent(model, model.statistics(Y))
     Lf = model.at_centre(model.functions_factor).detach()
     return model, {"v": torch.linalg.solve_triangular(Lf, torch.ones_like(Lf[:, :1]), upper=False).unsqueeze(0)}

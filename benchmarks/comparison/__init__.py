@@ -1,0 +1,1 @@
+"""The parts of the benchmark of accuracy: problems, methods, scores, the table of results and its summary."""

@@ -1,0 +1,62 @@
+"""All problems: those to develop on, and those that are held aside to judge what was developed.
+
+To judge honestly, do not look at results of the problems held aside, nor at their equations, while you change the
+package. Both groups have the same kinds of problems.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from comparison.problem import Problem, Simulator, Task, fill_holes, hide_blocks, new_runs
+from comparison.published import dust_holes, jura, new_rows
+from comparison.simulators import development, held_aside
+from pyro_gprn.datasets import simulate_plume
+
+
+def holes_in_series(name: str, simulate: Simulator, n_rows: int, n_blocks: int, length: int) -> Problem:
+    """Several series over time, some of which are hidden for a while."""
+
+    def make(split: int) -> Task:
+        X, Y = (np.ascontiguousarray(array.numpy()) for array in simulate(n_rows, split))
+        return fill_holes(X, Y, hide_blocks(Y.shape, n_blocks, length, split))
+
+    return Problem(name, make)
+
+
+DEVELOPMENT = (
+    new_runs("heat", development.heat, 80, 20),
+    new_runs("plume", simulate_plume, 80, 20),
+    new_runs("fronts", development.coarse_fronts, 80, 20),
+    new_runs("noisy blob", development.noisy_blob, 80, 20),
+    new_runs("membrane", development.membrane, 100, 40),
+    new_runs("pendulum", development.pendulum, 50, 50),
+    new_runs("chirp", development.chirp, 60, 40),
+    new_runs("fisher", development.fisher, 60, 40),
+    new_runs("layer", development.layer, 30, 50),
+    new_runs("borehole, 20 inputs", development.borehole, 120, 200, own_units=True),
+    new_runs("sobol, 40 inputs", development.sobol, 200, 250, own_units=True),
+    new_runs("circuit", development.circuit, 60, 200, own_units=True),
+    holes_in_series("series with holes", development.series, 120, 4, 25),
+    jura("jura, cadmium hidden", 0),
+    new_rows("pm25", "pm25"),
+    dust_holes("pm25 with holes", 50, 12),
+)
+
+HELD_ASIDE = (
+    new_runs("rod", held_aside.rod, 60, 40),
+    new_runs("shocks", held_aside.shocks, 100, 40),
+    new_runs("interference", held_aside.interference, 80, 40),
+    new_runs("noisy ring", held_aside.ring, 100, 40),
+    new_runs("predators", held_aside.predators, 40, 50),
+    new_runs("bell chirp", held_aside.bell_chirp, 60, 40),
+    new_runs("gray-scott", held_aside.gray_scott, 70, 40),
+    new_runs("stokes layer", held_aside.stokes, 35, 40),
+    new_runs("friedman, 25 inputs", held_aside.friedman, 150, 200, own_units=True),
+    new_runs("spill, 20 inputs", held_aside.spill, 120, 60),
+    new_runs("robot arm", held_aside.robot_arm, 120, 250, own_units=True),
+    holes_in_series("tides with holes", held_aside.tides, 100, 4, 20),
+    jura("jura, nickel hidden", 1),
+    new_rows("equity", "equity"),
+    new_rows("gene expression", "precise", 128),
+)
