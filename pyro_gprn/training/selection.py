@@ -1,95 +1,197 @@
-"""Choosing the number of latent functions: folds of rows are held out, and the network is fitted to the others."""
+"""Choosing between candidates by what is held out: every candidate is fitted to the same folds and scored there.
+
+The bound of one start may be above that of another, and the other may predict better: on few outputs, with long holes,
+or where the likelihood is tempered. What was held out is the judge then.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import torch
-from sklearn.model_selection import KFold
 from torch import Tensor
 from tqdm import tqdm
 
 from pyro_gprn.training.checkpoint import Checkpoint
-from pyro_gprn.training.interruption import noticed_interrupts
+from pyro_gprn.training.folds import Fold
+from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 
 #: Numbers of latent functions that are tried.
-CANDIDATES = (1, 2, 3, 5, 8)
-N_FOLDS = 3
+LATENTS = (1, 2, 3, 5, 8)
+#: With fewer rows nothing is held out: too little would be left to fit.
+FEWEST_ROWS = 12
+#: How many folds.
+N_FOLDS = 5
+#: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
+PATIENCE = 0.5
 
-#: Takes (kept rows, held-out rows, K), fits K latent functions to the kept rows, and returns for each held-out row the
-#: mean log density of its outputs.
-FoldScore = Callable[[Tensor, Tensor, int], Tensor]
+#: Fits a candidate to what a fold keeps and scores what it holds out, lower is better: for each row the mean score of
+#: its entries, ``(N, 2)``: of rows that were held out, and of entries that were hidden; NaN where there are none.
+FoldScore = Callable[[str, Fold], Tensor]
 
 
 @dataclass
-class LatentChoice:
-    """Which number of latent functions was chosen, and why."""
+class Judgement:
+    """What folds say of candidates.
 
-    n_latents: int
-    scores: dict[int, float] = field(default_factory=dict)  #: mean held-out log density of each candidate
+    :param by_row: for each candidate the mean score of each row, ``(N, 2)``, lower is better; NaN where it has none.
+    :param n_folds: how many folds each was fitted to.
+    :param seconds: how long that took.
+    """
+
+    by_row: dict[str, Tensor] = field(default_factory=dict)
+    n_folds: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def score(self, name: str, like: str | None = None) -> float:
+        """The mean score of a candidate: of held-out rows and of hidden entries, each counting the same.
+
+        :param like: another candidate: then on the rows that both have.
+        """
+        rows = self.by_row[name]
+        if like is not None:
+            rows = torch.where(self.by_row[like].isnan(), torch.nan, rows)
+        return rows.nanmean(0).nanmean().item()
+
+    @property
+    def contenders(self) -> list[str]:
+        """The candidates that were fitted to most folds: the others were dropped."""
+        most = max(self.n_folds.values(), default=0)
+        return [name for name, n_folds in self.n_folds.items() if n_folds == most > 0]
+
+    @property
+    def best(self) -> str | None:
+        """The contender with the lowest score; None if no fold was finished."""
+        return min(self.contenders, key=self.score, default=None)
+
+    def is_beaten(self, name: str, by: str) -> bool:
+        """Whether another candidate wins by more than a standard error, over rows, of the difference."""
+        difference = (self.by_row[name] - self.by_row[by]).nanmean(1)
+        difference = difference[~difference.isnan()]
+        return bool(difference.mean() > difference.std() / max(1, len(difference)) ** 0.5)
+
+    def report(self) -> list[dict[str, Any]]:
+        """For each candidate its "name", "score", "folds" and "seconds", the best first."""
+        names = sorted(self.by_row, key=lambda name: (-self.n_folds[name], self.score(name)))
+        return [
+            {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
+        ]
+
+    def add(self, name: str, rows: Tensor, seconds: float) -> None:
+        """Takes in the scores of one more fold."""
+        before = self.by_row.get(name, torch.full_like(rows, math.nan))
+        # A row is held out once; an entry may be hidden in several folds, and then the last one counts.
+        self.by_row[name] = torch.where(rows.isnan(), before, rows)
+        self.n_folds[name] = self.n_folds.get(name, 0) + 1
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"by_row": self.by_row, "n_folds": self.n_folds, "seconds": self.seconds}
 
 
-def choose_latents(
-    n_rows: int,
+def judge(
+    names: Sequence[str],
+    folds: Sequence[Fold],
     score: FoldScore,
     *,
-    candidates: Sequence[int] = CANDIDATES,
-    seed: int = 0,
+    so_far: Judgement | None = None,
+    what: str = "candidates",
     progress: bool = True,
     file: Checkpoint | None = None,
-) -> LatentChoice:
-    """Chooses the number of latent functions by the mean log density of held-out rows, over three folds.
+) -> Judgement:
+    """Fits every candidate to every fold and scores what was held out; those far behind are dropped on the way.
 
-    A larger number is chosen only if it wins by more than a standard error, over rows, of the difference. Ctrl-C ends
-    the search; then only candidates whose folds are all finished count.
+    Ctrl-C ends it; then the folds that are finished count.
 
-    :param n_rows: ``N``.
-    :param score: fits and scores one fold.
-    :param candidates: the numbers that are tried.
-    :param seed: seed of the split into folds.
-    :param progress: whether to show a progress bar over the folds.
-    :param file: a checkpoint, to which each candidate's scores are written when all its folds are finished, and from
-        which they are read again.
+    :param names: the candidates.
+    :param folds: what is held out.
+    :param score: fits and scores one candidate on one fold.
+    :param so_far: what the same folds said of candidates before, to which this is added.
+    :param what: what they are called beside the progress bar.
+    :param progress: whether to show one.
+    :param file: a checkpoint, to which the scores are written after each fold, and from which they are read again.
 
-    >>> choose_latents(12, lambda kept, held_out, K: torch.full((len(held_out),), -abs(K - 3.0)), progress=False)
-    LatentChoice(n_latents=3, scores={1: -2.0, 2: -1.0, 3: 0.0, 5: -2.0, 8: -5.0})
+    >>> fold = Fold(torch.tensor([0, 1]), torch.tensor([2]))
+    >>> guess = {"good": 1.0, "bad": 3.0}
+    >>> judgement = judge(list(guess), [fold], lambda name, fold: torch.full((3, 2), guess[name]), progress=False)
+    >>> judgement.best, judgement.score("bad")
+    ('good', 3.0)
     """
-    candidates = sorted({min(K, n_rows) for K in candidates})
-    if n_rows < 2 * N_FOLDS:
-        return LatentChoice(candidates[0])
-    folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(np.empty(n_rows)))
     saved = None if file is None else file.load()
-    by_row: dict[int, Tensor] = {} if saved is None else {int(K): rows for K, rows in saved["by_row"].items()}
+    judgement = Judgement() if so_far is None else so_far
+    if saved is not None:
+        judgement = Judgement(**_read(saved))
     with (
         noticed_interrupts() as interruption,
-        tqdm(total=len(candidates) * N_FOLDS, desc="latents", disable=not progress) as bar,
+        tqdm(total=len(names) * len(folds), desc=what, disable=not progress) as bar,
     ):
-        for K in (each for each in candidates if each not in by_row):
-            rows = torch.full((n_rows,), math.nan, dtype=torch.float64, device="cpu")
-            for kept, held_out in folds:
-                found = score(torch.from_numpy(kept), torch.from_numpy(held_out), K)
-                if interruption.is_requested:  # the fold was cut short: its score says nothing
-                    break
-                rows[torch.from_numpy(held_out)] = found.double().cpu()
-                bar.update()
-            if interruption.is_requested:
-                interruption.tell("the choice of n_latents was interrupted; taking the best so far", instead=True)
+        for i, fold in enumerate(folds):
+            waiting = [name for name in _in_the_race(names, judgement, i) if judgement.n_folds.get(name, 0) == i]
+            if not _judge_fold(judgement, waiting, fold, score, bar, interruption):
+                interruption.tell(f"the choice between {what} was interrupted; taking the best so far", instead=True)
                 break
-            by_row[K] = rows
-            if file is not None:
-                file.save({"by_row": {str(each): scores for each, scores in by_row.items()}})
-    best = _smallest_of_the_best(by_row, candidates[0])
-    return LatentChoice(best, {K: rows.nanmean().item() for K, rows in by_row.items()})
+            if file is not None and waiting:
+                file.save(judgement.state())
+    return judgement
 
 
-def _smallest_of_the_best(by_row: dict[int, Tensor], default: int) -> int:
-    best = default
-    for K, rows in by_row.items():
-        difference = (rows - by_row[best])[~(rows - by_row[best]).isnan()]
-        error = difference.std() / max(1, len(difference)) ** 0.5
-        if best != K and difference.mean() > error:
-            best = K
-    return best
+def _judge_fold(
+    judgement: Judgement,
+    names: Sequence[str],
+    fold: Fold,
+    score: FoldScore,
+    bar: tqdm,
+    interruption: Interruption,
+) -> bool:
+    """Scores all candidates on one fold; False, and nothing is taken in, if that was interrupted."""
+    found = []
+    for name in names:
+        begin = time.perf_counter()
+        rows = score(name, fold).double().cpu()
+        if interruption.is_requested:  # the fit was cut short: its score says nothing
+            return False
+        found.append((name, rows, time.perf_counter() - begin))
+        bar.update()
+    for each in found:
+        judgement.add(*each)
+    return True
+
+
+def _in_the_race(names: Sequence[str], judgement: Judgement, n_done: int) -> list[str]:
+    """The candidates that go into the next fold after ``n_done``: none is far behind another."""
+    if n_done == 0:
+        return list(names)
+    others = judgement.by_row
+
+    def is_near(name: str) -> bool:
+        best = min(judgement.score(other, like=name) for other in others if judgement.n_folds[other] >= n_done)
+        return judgement.score(name) <= (1 + PATIENCE / n_done) * best
+
+    return [name for name in names if judgement.n_folds.get(name, 0) >= n_done and is_near(name)]
+
+
+def _read(saved: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "by_row": dict(saved["by_row"]),
+        "n_folds": {name: int(n) for name, n in saved["n_folds"].items()},
+        "seconds": dict(saved["seconds"]),
+    }
+
+
+def smallest_of_the_best(judgement: Judgement, names: Sequence[str]) -> str:
+    """The first of some candidates, in their order, that none after it beats by more than a standard error.
+
+    >>> rows = {"small": torch.tensor([[1.0], [1.2], [0.9]]), "large": torch.tensor([[0.99], [1.3], [0.8]])}
+    >>> smallest_of_the_best(Judgement(rows, {"small": 1, "large": 1}), ["small", "large"])
+    'small'
+    """
+    best = None
+    for name in names:
+        if name in judgement.contenders and (best is None or judgement.is_beaten(best, by=name)):
+            best = name
+    return names[0] if best is None else best

@@ -1,0 +1,172 @@
+"""What a network is made of, where that was left open: chosen by what is held out (training/selection.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales
+from pyro_gprn.collapsed.kernel_choice import KernelChoice
+from pyro_gprn.metrics import gaussian_crps
+from pyro_gprn.network.base import Network
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.prediction import posterior_predictive
+from pyro_gprn.pyro_state import new_generator
+from pyro_gprn.training.checkpoint import Checkpoint
+from pyro_gprn.training.fit import Fit
+from pyro_gprn.training.folds import Fold, make_folds
+from pyro_gprn.training.selection import FEWEST_ROWS, LATENTS, N_FOLDS, Judgement, judge, smallest_of_the_best
+
+#: Scores are means over at most this many outputs, evenly spread.
+N_SCORED = 300
+#: Fits to folds take at most this many steps.
+FOLD_STEPS = 400
+#: The name of the candidate whose functions are constant.
+INDEPENDENT_GPS = "independent GPs"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a network is made of.
+
+    :param kernel: of the functions and the weights, where that is chosen.
+    :param n_latents: K.
+    :param starts: from where training starts; several are raced. None are the usual ones.
+    :param is_constant: True if the functions are constant: independent GPs.
+    """
+
+    kernel: KernelChoice
+    n_latents: int
+    starts: tuple[str, ...] | None = None
+    is_constant: bool = False
+
+
+class Selected(NamedTuple):
+    """What was chosen, and why."""
+
+    recipe: Recipe
+    report: list[dict[str, Any]] = []  #: "name", "score", "folds", "seconds", "is_chosen" of each candidate, best first
+    latent_scores: dict[int, float] = {}  #: the score of each number of functions that was tried
+    identity: dict[str, Any] | None = None  #: of the search, if it had a checkpoint
+
+
+#: An untrained network by a recipe, of inputs ``(n, P)`` and so many outputs.
+MakeNetwork = Callable[[Recipe, Tensor, Sequence[int]], Network]
+#: Trains it, on outputs with these statistics, by at most so many steps.
+TrainNetwork = Callable[[Network, OutputStatistics, Recipe, int], Fit]
+
+
+class Selection:
+    """Fits candidates to folds of the data and takes what predicts the held-out entries best.
+
+    The score is the mean continuous ranked probability score of the Gaussian that has a prediction's mean and variance,
+    on the standardised scale.
+
+    :param X: standardised inputs, ``(N, P)``.
+    :param known: statistics of the standardised outputs.
+    :param make: makes a network.
+    :param train: trains it.
+    :param steps: at most so many steps for a fold.
+    :param has_scales: whether each output has a scale of its own.
+    :param seed: of the folds and all draws.
+    :param progress: whether to show a progress bar.
+    :param file: a checkpoint for the scores of finished folds.
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        known: OutputStatistics,
+        make: MakeNetwork,
+        train: TrainNetwork,
+        *,
+        steps: int,
+        has_scales: bool,
+        seed: int,
+        progress: bool,
+        file: Checkpoint | None,
+    ) -> None:
+        self._X, self._known, self._make, self._train = X, known, make, train
+        self._steps, self._has_scales, self._seed = min(steps, FOLD_STEPS), has_scales, seed
+        self._progress, self._file = progress, file
+        self._recipes: dict[str, Recipe] = {}
+
+    def choose(self, recipe: Recipe, starts: Sequence[str], *, any_kernel: bool, any_latents: bool) -> Selected:
+        """The recipe that predicts best what is held out.
+
+        First the starts are compared, and functions that are constant; then, for the best of these, the kernel with
+        the second highest evidence, and other numbers of functions.
+
+        :param recipe: what is given.
+        :param starts: between which to choose.
+        :param any_kernel: whether the kernel may change.
+        :param any_latents: whether the number of functions may change.
+        """
+        if len(self._X) < FEWEST_ROWS:
+            return Selected(replace(recipe, n_latents=LATENTS[0]) if any_latents else recipe)
+        first = {start: replace(recipe, starts=(start,)) for start in starts}
+        if len(first) > 1:
+            first[INDEPENDENT_GPS] = replace(recipe, n_latents=1, starts=("independent",), is_constant=True)
+        judgement = self._judge(first or {"as given": recipe}, None)
+        best = judgement.best or next(iter(self._recipes))
+        if any_kernel and len(self._recipes[best].kernel.evidence) > 1:
+            other = self._recipes[best]
+            name = next(name for name in other.kernel.evidence if name != other.kernel.name)
+            another = {f"{best}, {name}": replace(other, kernel=other.kernel._replace(name=name))}
+            judgement = self._judge(another, judgement)
+            best = judgement.best or best
+        latent_scores = {}
+        if any_latents and not self._recipes[best].is_constant:
+            best, latent_scores = self._choose_latents(best, judgement)
+        report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
+        identity = None if self._file is None else self._file.identity
+        return Selected(self._recipes[best], report, latent_scores, identity)
+
+    def _choose_latents(self, name: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
+        given = self._recipes[name]
+        numbers = sorted({min(K, len(self._X)) for K in (*LATENTS, given.n_latents)})
+        names = {K: name if given.n_latents == K else f"{name}, {K} functions" for K in numbers}
+        others = {names[K]: replace(given, n_latents=K) for K in numbers if given.n_latents != K}
+        judgement = self._judge(others, judgement)
+        scores = {K: judgement.score(each) for K, each in names.items() if each in judgement.by_row}
+        return smallest_of_the_best(judgement, list(names.values())), scores
+
+    def _judge(self, recipes: dict[str, Recipe], so_far: Judgement | None) -> Judgement:
+        self._recipes |= recipes
+        return judge(list(recipes), self._folds, self._score, so_far=so_far, progress=self._progress, file=self._file)
+
+    @cached_property
+    def _folds(self) -> list[Fold]:
+        return make_folds(self._X, self._known, N_FOLDS, self._seed)
+
+    @cached_property
+    def _positions(self) -> Tensor:
+        n_outputs = self._known.source.n_outputs
+        return torch.linspace(0, n_outputs - 1, min(n_outputs, N_SCORED), device="cpu").round().long().unique()
+
+    @cached_property
+    def _truth(self) -> Tensor:
+        return self._known.source.read(self._positions.to(self._X.device)).double()
+
+    def _score(self, name: str, fold: Fold) -> Tensor:
+        """The mean score of each row, ``(N, 2)``, as :data:`~pyro_gprn.training.selection.FoldScore` says."""
+        recipe, known = self._recipes[name], fold.training(self._known)
+        kept = fold.kept.to(self._X.device)
+        model = self._make(recipe, self._X[kept], (known.source.n_outputs,))
+        guide = self._train(model, known, recipe, self._steps).guide
+        settings: dict[str, Any] = {"generator": new_generator(self._seed)}
+        if self._has_scales and isinstance(model, CollapsedGPRN):
+            settings["output_scales"] = learn_output_scales(model, guide, generator=new_generator(self._seed))
+        predictive = posterior_predictive(model, guide, self._X, known, **settings)
+        positions = self._positions.tolist()
+        mean, variance = predictive.mean(positions).detach(), predictive.variance(positions).detach()
+        scores = gaussian_crps(mean, variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt(), self._truth).cpu()
+        by_kind = [
+            torch.where(asked, scores, torch.nan).nanmean(1) for asked in fold.scored(len(scores), self._positions)
+        ]
+        return torch.stack(by_kind, 1)
