@@ -17,6 +17,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from pyro_gprn import (
     CollapsedGPRN,
     CollapsedGuide,
+    GPRNRegressor,
     MatrixNormal,
     diagnose,
     fit_collapsed,
@@ -27,10 +28,11 @@ from pyro_gprn import (
     to_arviz,
 )
 from pyro_gprn.baselines import independent_gps
-from pyro_gprn.collapsed import bound
+from pyro_gprn.collapsed import bound, kernel_choice
 from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, gauss_newton_rows
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
+from pyro_gprn.collapsed.kernel_choice import choose_kernel, choose_own_kernels, own_kernels_penalty
 from pyro_gprn.collapsed.likelihood import CollapsedNormal, OutputsGivenF
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
 from pyro_gprn.network.kernels import KERNELS, named_kernel
@@ -481,3 +483,89 @@ def test_leaving_a_row_out_is_predicting_it_from_the_others():
                 C = Kw[d] + noise[d] * EYE
                 expected = Kw[d][n, rest] @ torch.linalg.solve(C[rest][:, rest], HOLES[rest, d])
                 torch.testing.assert_close(left_out.mean[0, n, d], expected, rtol=1e-3, atol=1e-4)
+
+
+# The choice by evidence, and the estimator.
+
+
+def test_outputs_of_different_length_scales_get_kernels_of_their_own():
+    grid, table = (torch.from_numpy(each) for each in units())
+    known = OutputStatistics.of((table - table.mean(0)) / table.std(0))
+    choice = choose_own_kernels(grid, known)
+    assert choice.own_kernels
+    assert choice.name in choice.evidence
+    shared = choose_kernel(grid, known)
+    assert max(choice.evidence.values()) > max(shared.evidence.values()) + own_kernels_penalty(grid, known, "rbf")
+
+
+def test_outputs_of_one_kernel_share_it():
+    grid = torch.linspace(0, 1, 30)[:, None].double()
+    with torch.no_grad(), isolated():
+        root = torch.linalg.cholesky(gp.RBF(1, lengthscale=torch.tensor(0.2)).double()(grid) + 1e-2 * torch.eye(30))
+    assert choose_own_kernels(grid, OutputStatistics.of(root @ numbers(30, 4)), ["rbf"]) == choose_kernel(
+        grid, OutputStatistics.of(root @ numbers(30, 4)), ["rbf"]
+    )
+
+
+@pytest.mark.parametrize("n_outputs", [1, kernel_choice.MOST_OUTPUTS + 1])
+def test_of_one_output_or_many_it_is_not_asked(n_outputs, monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernel_choice, "own_kernels_penalty", lambda *_: asked.append(1) or 0.0)
+    assert not choose_own_kernels(X, OutputStatistics.of(numbers(N, n_outputs)), ["rbf"]).own_kernels
+    assert not asked
+
+
+def test_the_penalty_counts_each_outputs_own_numbers():
+    known = OutputStatistics.of(HOLES)
+    seen = torch.tensor([6.0, 6.0, 7.0, 3.0])
+    expected = 0.5 * 5 * (seen.log().sum() - seen.sum().log())  # two length-scales, two variances, a noise
+    assert own_kernels_penalty(X, known, "rbf") == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_an_estimator_chooses_kernels_of_their_own_and_keeps_them_in_a_file(with_data, tmp_path):
+    grid, table = units()
+    table[3, 0] = np.nan
+    r = GPRNRegressor(2, **QUICK).fit(grid, table)
+    assert r.own_kernels_
+    assert r.model_.noise_y.shape == (3,)
+    r.save(tmp_path / "fit.gprn", with_data=with_data)
+    again = GPRNRegressor.load(tmp_path / "fit.gprn", Y=None if with_data else table)
+    assert again.own_kernels_
+    assert again.own_kernels == "auto"
+    for ours, theirs in zip(
+        r.predict(grid + 0.01, return_std=True), again.predict(grid + 0.01, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(r.sample(grid[:3], 4), again.sample(grid[:3], 4))
+    warm = r.set_params(warm_start=True).fit(grid, table)
+    assert warm.own_kernels_
+    assert to_arviz(again, draws=3)["posterior"]["noise_y"].coords["each_output"].values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"own_kernels": False}, False),
+        ({"own_kernels": True}, True),
+        ({"own_kernels": True, "kernel_w": gp.Matern32(1)}, True),
+        ({"kernel_w": gp.Matern32(1)}, False),
+        ({"kernel_w": "rbf"}, True),
+        ({"inference": "kronecker"}, False),
+    ],
+    ids=str,
+)
+def test_the_setting_is_what_is_fitted(settings, expected):
+    assert GPRNRegressor(1, **{**QUICK, "steps": 2} | settings).fit(*units()).own_kernels_ is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"own_kernels": "each"}, "'auto', True or False; got 'each'"),
+        ({"own_kernels": True, "inference": "kronecker"}, "needs inference='collapsed'"),
+    ],
+)
+def test_wrong_settings_have_their_own_errors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        GPRNRegressor(**settings).fit(*units())
