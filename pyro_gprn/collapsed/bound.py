@@ -73,7 +73,7 @@ def gauss_newton_rows(
     #   (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + ρ Σ_k t_k L_fᵀ H_k L_f ].
     Lf, Kw, noise = covariances
     identity = identity_like(len(Lf), Lf)
-    H = torch.zeros_like(Kw)
+    H = torch.zeros_like(Lf)
     for some in _few_at_a_time(V, known):
         F = Lf @ some
         given = OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known)
@@ -90,11 +90,13 @@ def _density_and_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``scale · Σ log p(Y|F)`` over draws, with its gradients by ``A = K_w ∘ (F Fᵀ)`` of each, and by σ_y².
 
+    Where K_w and σ_y² have a dimension of groups, A has it after that of draws.
+
     What it is made of, a handful of N×N arrays, is let go before the next are made.
     """
     given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
     by_A, by_noise = pull_back(given.score().mul_(scale), jitter)
-    return scale * given.log_density().sum(), by_A, by_noise.sum()
+    return scale * given.log_density().sum(), by_A, by_noise.sum(0)
 
 
 def _summed_product(left: Tensor, right: Tensor) -> Tensor:
@@ -106,7 +108,7 @@ class _Bound(torch.autograd.Function):
     # The likelihood's part, averaged over draws E, comes by the chain  V = M + R E Tᵀ,  F = L_f V,  A = K_w ∘ (F Fᵀ):
     #   ∂F = 2 (∂A ∘ K_w) F     ∂V = L_fᵀ ∂F     ∂M = Σ ∂V     ∂R = Σ ∂V (E Tᵀ)ᵀ     ∂T = Σ ∂Vᵀ (R E)
     #   ∂K_w = Σ ∂A ∘ (F Fᵀ)    ∂L_f = Σ ∂F Vᵀ
-    # with ∂A and ∂σ² from likelihood.py, and
+    # (with a sum over groups in ∂F, and none in ∂K_w, where each group has a K_w), ∂A and ∂σ² from likelihood.py, and
     #   KL = ½ (tr(RRᵀ) tr(TTᵀ) + |M|² − NK) − K log|R| − N log|T|     (algebra/kl.py, with a white prior).
 
     @staticmethod
@@ -136,7 +138,8 @@ class _Bound(torch.autograd.Function):
             V = M + RE @ T.mT
             F = Lf @ V
             density, by_A, of_noise = _density_and_gradients(F, Kw, noise, known, power / len(E), jitter)
-            by_F = 2.0 * (by_A * Kw) @ F
+            by_products = by_A * Kw if Kw.dim() == 2 else (by_A * Kw).sum(1)
+            by_F = 2.0 * by_products @ F
             by_V = Lf.mT @ by_F
             value = value + density
             by_M = by_M + by_V.sum(0)
@@ -144,7 +147,8 @@ class _Bound(torch.autograd.Function):
             by_T += _summed_product(by_V.mT, RE.mT).tril_()
             if ctx.needs_input_grad[3]:
                 by_Lf += _summed_product(by_F, V)
-                by_Kw += by_A.mul_(F @ F.mT).sum(0)
+                products = F @ F.mT
+                by_Kw += by_A.mul_(products if Kw.dim() == 2 else products.unsqueeze(1)).sum(0)
                 by_noise += of_noise
         ctx.gradients = [by_M, by_R, by_T]
         if ctx.needs_input_grad[3]:

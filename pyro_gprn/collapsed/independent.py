@@ -87,6 +87,7 @@ def fit_independent(model: CollapsedGPRN, known: OutputStatistics, *, from_here:
     :param from_here: whether the hyperparameters that the model has are the only start.
     :returns: the evidence.
     """
+    known = model.statistics(known)
     with noticed_interrupts() as interruption:
         ranges = Ranges(model, known)
         ranges.clamp()
@@ -127,6 +128,7 @@ def _maximise(objective: EvidenceGivenF, starts: list[np.ndarray], ranges: Range
 @torch.no_grad()
 def read_effective_outputs(model: CollapsedGPRN, known: OutputStatistics) -> float:
     """``effective_outputs="auto"``, at the hyperparameters of the independent GPs."""
+    known = model.statistics(known)
     Kw, noise = model.at_centre(model.weights_and_noise)
     covariance = model.output_covariance(torch.ones_like(model.X[:, :1]), Kw, noise)
     return min(float(model.n_outputs), EFFECTIVE_OUTPUTS_FACTOR * effective_outputs(covariance, known))

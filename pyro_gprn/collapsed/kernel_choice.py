@@ -1,7 +1,8 @@
-"""Which kernel: by the exact evidence of independent GPs that share it."""
+"""Which kernel, and whether outputs share it or have one each: by the exact evidence of independent GPs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ CANDIDATES = ("rbf", "matern52", "matern32", "product_matern52", "product_matern
 MARGIN = 0.005
 #: Products of one-dimensional kernels hold P arrays of N×N: they are left out where that is more numbers than this.
 MOST_NUMBERS = 2**25
+#: Whether each output wants a kernel of its own is asked for at most so many outputs, and as long as their matrices, D
+#: of N×N, hold at most so many numbers in all.
+MOST_OUTPUTS, MOST_NUMBERS_OF_EACH = 20, 2**20
 
 
 class KernelChoice(NamedTuple):
@@ -27,9 +31,12 @@ class KernelChoice(NamedTuple):
 
     name: str | None = None  #: the kernel; None if there was nothing to choose
     evidence: dict[str, float] = {}  #: the log evidence of each that was tried, highest first
+    own_kernels: bool = False  #: True if each output has such a kernel of its own, to which the evidence belongs
 
 
-def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES) -> KernelChoice:
+def choose_kernel(
+    X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES, *, own_kernels: bool = False
+) -> KernelChoice:
     """The kernel with the highest log evidence of independent GPs that share it.
 
     The first candidate is taken unless another has more than :data:`MARGIN` more for each number of Y. Of inputs in one
@@ -39,6 +46,7 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
     :param X: inputs, ``(N, P)``.
     :param known: statistics of the outputs.
     :param candidates: kernels by name.
+    :param own_kernels: True for independent GPs that have a kernel of this name each, with their own hyperparameters.
 
     >>> import torch
     >>> X = torch.linspace(0, 1, 20)[:, None].double()
@@ -47,7 +55,7 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
     """
     n_rows, n_columns = X.shape
     if n_rows >= MANY_ROWS:
-        return KernelChoice(candidates[0])
+        return KernelChoice(candidates[0], own_kernels=own_kernels)
     allows_products = n_columns > 1 and n_columns * n_rows**2 <= MOST_NUMBERS
     evidence: dict[str, float] = {}
     first: dict[str, Tensor] | None = None
@@ -57,7 +65,7 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
                 continue
             if evidence and interruption.is_requested:
                 break
-            model = CollapsedGPRN(X, tuple(known.source.shape[1:]), 1, kernel_w=name)
+            model = CollapsedGPRN(X, tuple(known.source.shape[1:]), 1, kernel_w=name, own_kernels=own_kernels)
             if first is not None:
                 model.load_state_dict(first)  # length-scales that fitted one kernel are near those of the others
             evidence[name] = fit_independent(model, known, from_here=first is not None)
@@ -65,4 +73,50 @@ def choose_kernel(X: Tensor, known: OutputStatistics, candidates: Sequence[str] 
     simplest, best = next(iter(evidence)), max(evidence, key=lambda name: evidence[name])
     is_better = evidence[best] - evidence[simplest] > MARGIN * known.n_observed
     in_order = dict(sorted(evidence.items(), key=lambda item: -item[1]))
-    return KernelChoice(best if is_better else simplest, in_order)
+    return KernelChoice(best if is_better else simplest, in_order, own_kernels)
+
+
+def choose_own_kernels(X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES) -> KernelChoice:
+    """A kernel by :func:`choose_kernel` that all outputs share, or one for each output if the data ask for it.
+
+    They do if the log evidence of independent GPs with a kernel each, of the kind that is best to share, is higher by
+    more than what the further hyperparameters cost (:func:`own_kernels_penalty`). Then the kind is chosen anew, by the
+    evidence of a kernel each. With many outputs or rows the kernel is shared, untried.
+
+    :param X: inputs, ``(N, P)``.
+    :param known: statistics of the outputs.
+    :param candidates: kernels by name.
+
+    >>> import torch
+    >>> X = torch.linspace(0, 1, 30)[:, None].double()
+    >>> Y = torch.cat([torch.sin(3 * X), torch.sin(30 * X)], 1)
+    >>> choose_own_kernels(X, OutputStatistics.of(Y), ["rbf"]).own_kernels
+    True
+    """
+    with noticed_interrupts() as interruption:
+        shared = choose_kernel(X, known, candidates)
+        n_rows, n_outputs = len(X), known.source.n_outputs
+        is_few = 1 < n_outputs <= MOST_OUTPUTS and n_outputs * n_rows**2 <= MOST_NUMBERS_OF_EACH
+        if shared.name is None or not shared.evidence or not is_few or interruption.is_requested:
+            return shared
+        own = choose_kernel(X, known, [shared.name], own_kernels=True)
+        gain = own.evidence[shared.name] - shared.evidence[shared.name]
+        if interruption.is_requested or gain <= own_kernels_penalty(X, known, shared.name):
+            return shared
+        return own if len(candidates) == 1 else choose_kernel(X, known, candidates, own_kernels=True)
+
+
+def own_kernels_penalty(X: Tensor, known: OutputStatistics, kernel: str) -> float:
+    """What the hyperparameters of a kernel each cost beside those of one shared kernel, as a difference of BICs.
+
+    ``½ n (Σ_d log N_d − log Σ_d N_d)`` for n hyperparameters of a kernel and its noise, and ``N_d`` numbers of output
+    d: a kernel of its own is learnt from these alone.
+
+    >>> import torch
+    >>> round(own_kernels_penalty(torch.zeros(80, 2), OutputStatistics.of(torch.zeros(80, 4)), "rbf"), 1)
+    29.4
+    """
+    model = CollapsedGPRN(X, 1, 1, kernel_w=kernel)
+    n = sum(p.numel() for name, p in model.named_parameters() if name.startswith(("kernel_w.", "noise_y")))
+    numbers = known.by_output.numbers
+    return 0.5 * n * (numbers.log().sum().item() - math.log(numbers.sum().item()))

@@ -6,7 +6,8 @@ Given F the outputs are independent Gaussians that share one covariance, and the
     log p(Y|F) = −½ Σ_g [ n_g D_g log 2π + D_g log|C_g| + tr(C_g⁻¹ G_g) ]
 
 over groups g of outputs: D_g outputs with the same holes, observed in n_g rows, C_g the part of C_F in those rows,
-G_g = Y_g Y_gᵀ. One N×N Cholesky factor a group serves all its outputs and all K.
+G_g = Y_g Y_gᵀ. One N×N Cholesky factor a group serves all its outputs and all K. Where each output has a kernel and a
+noise of its own, each is a group, and K_w, σ_y² and C_F have a dimension of groups too.
 
 :class:`OutputsGivenF` is the one place that knows of groups. Everything that depends on C_F goes through it.
 """
@@ -29,19 +30,30 @@ from pyro_gprn.outputs.gram import OutputStatistics
 _NAME = "the covariance of the outputs"
 
 
+def times_kernel(kernel: Tensor, products: Tensor) -> Tensor:
+    """A kernel times products of functions, elementwise: ``κ_w ∘ (f fᵀ)``, ``(*batch, N, M)`` or ``(*batch, g, N, M)``.
+
+    :param kernel: ``(N, M)``; or ``(g, N, M)``, one for each group of outputs.
+    :param products: ``(*batch, N, M)``.
+    """
+    return kernel * (products if kernel.dim() == 2 else products.unsqueeze(-3))
+
+
 def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float) -> Tensor:
     """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``.
 
+    With ``K_w`` ``(g, N, N)`` and ``σ_y²`` ``(g,)``, one for each group of outputs, it is ``(*batch, g, N, N)``.
+
     :param jitter: added to the diagonal, relative to its mean.
     """
-    C = Kw * (F @ F.mT)
+    C = times_kernel(Kw, F @ F.mT)
     return add_to_diagonal(C, noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1))
 
 
 def pull_back(score: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
     """The gradient by ``C_F`` turned into those by ``A = K_w ∘ (F Fᵀ)``, ``(*batch, N, N)``, and by σ_y², ``batch``.
 
-    The first is the score itself, changed in place.
+    The first is the score itself, changed in place. (The batch may end with groups.)
     """
     # C = A + (σ² + j tr(A)/N) I, so with S = ∂/∂C:  ∂/∂A = S + (j/N) tr(S) I  and  ∂/∂σ² = tr S.
     by_noise = score.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -59,7 +71,8 @@ class Coefficients(NamedTuple):
 class OutputsGivenF:
     """All outputs given draws of F: densities, their gradients, and predictions, for every group of outputs.
 
-    :param covariance: ``C_F``, ``(*batch, N, N)``.
+    :param covariance: ``C_F``, ``(*batch, N, N)``; or ``(*batch, g, N, N)``, one for each output, with statistics by
+        output (``known.by_output``).
     :param known: statistics of the outputs.
 
     >>> known = OutputStatistics.of(torch.zeros(3, 10, dtype=torch.float64))
@@ -71,15 +84,24 @@ class OutputsGivenF:
     """
 
     def __init__(self, covariance: Tensor, known: OutputStatistics) -> None:
+        if known.is_by_output and covariance.shape[-3:-2] != known.counts.shape:
+            raise ValueError(
+                f"with one group for each of {len(known.counts)} outputs the covariance must have shape"
+                f" (…, {len(known.counts)}, N, N); got {tuple(covariance.shape)}"
+            )
         self.covariance, self.known = covariance, known
 
     @cached_property
     def by_group(self) -> Tensor:
         """``C_g``, ``(*batch, g, N, N)``: the identity where the outputs of a group miss a row."""
-        by_group = self.covariance.unsqueeze(-3)
+        by_group = self._with_groups(self.covariance)
         if self.known.is_complete:
             return by_group
         return by_group * self._seen_pairs + torch.diag_embed(1.0 - self._seen)
+
+    def _with_groups(self, matrices: Tensor) -> Tensor:
+        """Matrices ``(*batch, …, …)`` that all groups share, or one for each group, as ``(*batch, 1 or g, …, …)``."""
+        return matrices if self.known.is_by_output else matrices.unsqueeze(-3)
 
     @cached_property
     def _seen(self) -> Tensor:
@@ -107,8 +129,10 @@ class OutputsGivenF:
         return _log_density(self.factor, self.inverse, self.known)
 
     def score(self) -> Tensor:
-        """The gradient of :meth:`log_density` by ``C_F``, ``(*batch, N, N)``, out of autograd's sight."""
+        """The gradient of :meth:`log_density` by ``C_F``, in its shape, out of autograd's sight."""
         score = _score(self.inverse, self.known)
+        if self.known.is_by_output:
+            return score if self.known.is_complete else score.mul_(self._seen_pairs)
         if self.known.is_complete:
             return score.squeeze(-3)
         return torch.einsum("...gij,gi,gj->...ij", score, self._seen, self._seen)
@@ -117,7 +141,7 @@ class OutputsGivenF:
         """``Σ_k t_k H_k`` with ``−H_k`` the expected Hessian of the log density by column k of F, averaged over draws.
 
         :param F: the draws of F that the covariance was made of, ``(s, N, K)``.
-        :param Kw: kernel matrix of the weights, ``(N, N)``.
+        :param Kw: kernel matrix of the weights, ``(N, N)``, or of each group, ``(g, N, N)``.
         :param column_scales: ``t_k``, ``(K,)``.
         :returns: ``(N, N)``.
         """
@@ -127,7 +151,7 @@ class OutputsGivenF:
         inverse = self.inverse if self.known.is_complete else self.inverse * self._seen_pairs  # (s, g, N, N)
         by_group = inverse * (Kw @ (inverse * ((F * column_scales) @ F.mT).unsqueeze(1)) @ Kw)
         for k, scale in enumerate(column_scales):
-            BC = (Kw * F[:, None, :, k]).unsqueeze(1) @ inverse
+            BC = (Kw * F[:, None, None, :, k]) @ inverse
             by_group += scale * BC * BC.mT
         return torch.einsum("g,sgij->ij", self.known.counts, by_group) / len(F)
 
@@ -144,22 +168,24 @@ class OutputsGivenF:
     def predict(self, cross: Tensor) -> Coefficients:
         """The Gaussian of the outputs in new rows.
 
-        :param cross: ``k``, the covariance of new rows with training rows, ``(*batch, N*, N)``.
+        :param cross: ``k``, the covariance of new rows with training rows, ``(*batch, N*, N)``, or with a dimension of
+            groups where the covariance has one.
         """
-        cross = cross.unsqueeze(-3) * self._seen.unsqueeze(-2)
+        cross = self._with_groups(cross) * self._seen.unsqueeze(-2)
         half = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
         return Coefficients(torch.linalg.solve_triangular(self.factor.mT, half, upper=True).mT, half)
 
     def predict_left_out(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """Each row from all other rows, where its covariance with these is given anew.
 
-        :param cross: a row ``k_n`` for each n, its entry at n left out of account, ``(*batch, N, N)``.
+        :param cross: a row ``k_n`` for each n, its entry at n left out of account, ``(*batch, N, N)``, or with a
+            dimension of groups where the covariance has one.
         :returns: coefficients of the other rows' outputs, ``(*batch, g, N, N)`` with zeros on the diagonal, and how
             much they reduce the variance of each row, ``(*batch, g, N)``.
         """
         # With P = C⁻¹ the inverse of C without row n is P − P_:n P_n: / P_nn, so the coefficients of row n are
         #   P k_n − P_:n (P k_n)_n / P_nn.
-        k = without_diagonal(cross).unsqueeze(-3) * self._seen.unsqueeze(-2)
+        k = self._with_groups(without_diagonal(cross)) * self._seen.unsqueeze(-2)
         P = self.inverse
         coefficients = k @ P  # a row for each n
         own = coefficients.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
@@ -239,12 +265,25 @@ class _LogDensity(torch.autograd.Function):
         return upstream[..., None, None, None] * _score(inverse, ctx.known), None
 
 
+def colour(root: Tensor, white: Tensor, by_output: bool) -> Tensor:
+    """White noise ``(…, N, D)`` with a covariance over rows.
+
+    :param root: a square root of it, ``(…, N, N)``; of each output's, ``(…, D, N, N)``, if ``by_output``.
+
+    >>> colour(torch.stack([torch.eye(2), 3 * torch.eye(2)]), torch.ones(2, 2), by_output=True)
+    tensor([[1., 3.],
+            [1., 3.]])
+    """
+    return torch.einsum("...dij,...jd->...id", root, white) if by_output else root @ white
+
+
 class CollapsedNormal(TorchDistribution):
     """Outputs that are independent draws of ``Normal(0, C)``, scored by their Gram matrices.
 
     :param covariance: ``C``, ``(*batch, N, N)``.
     :param output_shape: ``(d_1, …, d_M)``.
     :param statistics: of the outputs that will be scored; without, scoring makes them.
+    :param by_output: True if each of the D outputs has a covariance of its own, ``(*batch, D, N, N)``.
 
     The event shape is ``(N, d_1, …, d_M)``. NaN in a scored value is a missing output.
 
@@ -261,19 +300,22 @@ class CollapsedNormal(TorchDistribution):
         covariance: Tensor,
         output_shape: Size,
         statistics: OutputStatistics | None = None,
+        by_output: bool = False,
         validate_args: bool | None = None,
     ) -> None:
         self.covariance, self.output_shape, self.statistics = covariance, output_shape, statistics
+        self.by_output = by_output
         event_shape = covariance.shape[-1:] + output_shape
-        super().__init__(covariance.shape[:-2], event_shape, validate_args=validate_args)
+        batch_shape = covariance.shape[: -3 if by_output else -2]
+        super().__init__(batch_shape, event_shape, validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def expand(self, batch_shape: Sequence[int], _instance: TorchDistribution | None = None) -> CollapsedNormal:
-        covariance = self.covariance.expand(Size(batch_shape) + self.covariance.shape[-2:])
-        return CollapsedNormal(covariance, self.output_shape, self.statistics)
+        covariance = self.covariance.expand(Size(batch_shape) + self.covariance.shape[len(self.batch_shape) :])
+        return CollapsedNormal(covariance, self.output_shape, self.statistics, self.by_output)
 
     @property
     def mean(self) -> Tensor:
@@ -282,19 +324,21 @@ class CollapsedNormal(TorchDistribution):
     @property
     def variance(self) -> Tensor:
         diagonal = self.covariance.diagonal(dim1=-2, dim2=-1)
+        if self.by_output:
+            return diagonal.mT.reshape(self.shape())
         return diagonal.reshape(diagonal.shape + (1,) * len(self.output_shape)).expand(self.shape())
 
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
         root = safe_cholesky(self.covariance, name=_NAME)
-        shape = Size(sample_shape) + self.covariance.shape[:-1] + (self.output_shape.numel(),)
+        shape = Size(sample_shape) + self.batch_shape + self.event_shape[:1] + (self.output_shape.numel(),)
         noise = torch.randn(shape, dtype=root.dtype, device=root.device)
-        return (root @ noise).reshape(self._extended_shape(Size(sample_shape)))
+        return colour(root, noise, self.by_output).reshape(self._extended_shape(Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         known = self.statistics
         if known is None or not known.source.is_of(value):
             known = OutputStatistics.of(value)
-        return OutputsGivenF(self.covariance, known).log_density()
+        return OutputsGivenF(self.covariance, known.by_output if self.by_output else known).log_density()
 
 
 def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
@@ -305,7 +349,7 @@ def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
     off-diagonal entries of variance 1/D. So ``D_eff = N(N−1) / Σ_{i≠j} A_ij²``. Missing outputs: pairs of rows count
     the outputs that have both.
 
-    :param covariance: ``C``, ``(N, N)``.
+    :param covariance: ``C``, ``(N, N)``, or ``(D, N, N)`` with statistics by output.
     :param known: statistics of ``Y``.
 
     >>> Y = torch.randn(30, 10, dtype=torch.float64)
@@ -313,7 +357,7 @@ def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
     >>> 8 < effective_outputs(torch.eye(30, dtype=torch.float64), copies) < 13
     True
     """
-    n_rows, n_outputs = len(covariance), known.counts.sum().item()
+    n_rows, n_outputs = covariance.shape[-1], known.counts.sum().item()
     root = OutputsGivenF(covariance, known).factor
     half = torch.linalg.solve_triangular(root, known.grams, upper=False)
     whitened = torch.linalg.solve_triangular(root, half.mT, upper=False).sum(0)

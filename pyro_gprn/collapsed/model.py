@@ -16,6 +16,7 @@ from pyro_gprn.collapsed.likelihood import CollapsedNormal, output_covariance
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_effective_outputs, check_outputs
 from pyro_gprn.network.kernels import hold_scale, parts, plus_constant
+from pyro_gprn.network.own_kernels import own_kernels as make_own_kernels
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
 
 #: Variance of the constant in the weights' kernel before training.
@@ -29,8 +30,8 @@ class Covariances(NamedTuple):
     """What the hyperparameters make of the training inputs."""
 
     Lf: Tensor  #: Cholesky factor of K_f̂, (N, N)
-    Kw: Tensor  #: kernel matrix of the weights, (N, N)
-    noise: Tensor  #: σ_y², ()
+    Kw: Tensor  #: kernel matrix of the weights, (N, N), or of each output's weights, (D, N, N)
+    noise: Tensor  #: σ_y², (), or of each output, (D,)
 
 
 class CollapsedGPRN(Network):
@@ -57,13 +58,20 @@ class CollapsedGPRN(Network):
         ``effective_outputs / D``. None is D, the model as it stands. Neighbouring points of a field are no independent
         evidence, and counting them as such makes F overfit; ``"auto"`` reads the number off the Gram matrix when
         :func:`~pyro_gprn.fit_collapsed` trains the model.
+    :param own_kernels: True gives each output a kernel κ_w and a noise σ_y of its own, which start alike; the functions
+        are shared. Independent GPs with a kernel each are then the limit. For few outputs that have units of their
+        own: a step costs a Cholesky factor for each output. Hyperparameters of the weights have a leading dimension
+        of outputs, D, and so has ``noise_y``.
 
     NaN in Y is a missing output: outputs that miss the same rows share one Cholesky factor.
 
     >>> import torch
-    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=(4, 3), n_latents=2)
-    >>> model().shape
+    >>> X = torch.linspace(0, 1, 8)[:, None]
+    >>> CollapsedGPRN(X, output_shape=(4, 3), n_latents=2)().shape
     torch.Size([8, 4, 3])
+    >>> model = CollapsedGPRN(X, output_shape=3, n_latents=2, own_kernels=True)
+    >>> model.kernel_w(X).shape, model.noise_y.shape
+    (torch.Size([3, 8, 8]), torch.Size([3]))
     """
 
     def __init__(
@@ -74,11 +82,20 @@ class CollapsedGPRN(Network):
         *,
         effective_outputs: float | Literal["auto"] | None = None,
         jitter: float | None = None,
+        own_kernels: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(X, output_shape, n_latents, jitter=JITTER if jitter is None else jitter, **settings)
-        if self.noise_y.dim() > 0:
-            raise ValueError("CollapsedGPRN needs one noise_y for all outputs; standardise them, or use GPRN")
+        self.own_kernels = own_kernels
+        if own_kernels:
+            self.kernel_w = make_own_kernels(self.kernel_w, self.n_outputs, "kernel_w")
+            self.noise_y = self.noise_y.detach().expand(self.output_shape).flatten()
+            self.double().to(self.X.device)
+        if self.noise_y.dim() > 0 and not own_kernels:
+            raise ValueError(
+                "CollapsedGPRN needs one noise_y for all outputs; standardise them, use own_kernels=True for few"
+                " outputs, or GPRN"
+            )
         self.effective_outputs = check_effective_outputs(effective_outputs, self.n_outputs)
         self._statistics = StatisticsMemory()
 
@@ -103,10 +120,14 @@ class CollapsedGPRN(Network):
         return 1.0 if self.effective_outputs is None else self.effective_outputs / self.n_outputs
 
     def statistics(self, Y: Any = None) -> OutputStatistics:
-        """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None."""
+        """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None.
+
+        With ``own_kernels`` each output is a group of its own.
+        """
         if isinstance(Y, Tensor):
             Y, _ = check_outputs(Y, None, self.n_rows, self.output_shape)
-        return self._statistics.of(Y)
+        known = self._statistics.of(Y)
+        return known.by_output if self.own_kernels else known
 
     @pyro_method
     def covariances(self) -> Covariances:
@@ -115,11 +136,18 @@ class CollapsedGPRN(Network):
 
     @pyro_method
     def weights_and_noise(self) -> tuple[Tensor, Tensor]:
-        """``K_w`` and ``σ_y²`` alone: all that is left where F is the constant 1."""
-        return self.kernel_w(self.X), self.noise_y.square()
+        """``K_w``, ``(N, N)``, and ``σ_y²``, ``()``, alone: all that is left where F is the constant 1.
+
+        With ``own_kernels`` they are ``(D, N, N)`` and ``(D,)``.
+        """
+        noise = self.noise_y.square()  # a prior on it may be on one number for all outputs
+        return self.kernel_w(self.X), noise.expand(self.n_outputs) if self.own_kernels else noise
 
     def output_covariance(self, F: Tensor, Kw: Tensor, noise: Tensor) -> Tensor:
-        """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``, with the jitter's share."""
+        """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``, with the jitter's share.
+
+        With ``own_kernels`` it is ``(*batch, D, N, N)``.
+        """
         return output_covariance(F, Kw, noise, self.jitter)
 
     def prior(self) -> MatrixNormal:
@@ -135,6 +163,7 @@ class CollapsedGPRN(Network):
         Lf, Kw, noise = self.covariances()
         v = pyro.sample("v", self.prior())
         f = pyro.deterministic("f", Lf @ v, event_dim=2)
-        likelihood = CollapsedNormal(self.output_covariance(f, Kw, noise), self.output_shape, known)
+        covariance = self.output_covariance(f, Kw, noise)
+        likelihood = CollapsedNormal(covariance, self.output_shape, known, by_output=self.own_kernels)
         with poutine.scale(scale=1.0 if known is None else self.likelihood_power):
             return pyro.sample("y", likelihood, obs=Y)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs
+from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs, times_kernel
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
@@ -37,18 +37,18 @@ class OutputMixture(NamedTuple):
     coefficients: Tensor  #: c, (s, g, N*, N)
     half: Tensor  #: L⁻¹kᵀ with C = LLᵀ, so that V = prior − halfᵀ half, (s, g, N, N*)
     functions: Tensor  #: f*, (s, N*, K)
-    kernel: Tensor  #: κ_w(X*, X*), (s, N*, N*)
-    noise: Tensor  #: σ_y², (s,)
+    kernel: Tensor  #: κ_w(X*, X*), (s, 1, N*, N*), or of each group of outputs, (s, g, N*, N*)
+    noise: Tensor  #: σ_y², (s, 1), or of each group of outputs, (s, g)
 
     def covariance(self, draws: Tensor) -> Tensor:
         """``V`` of some draws, without observation noise, ``(c, g, N*, N*)``."""
         f, half = self.functions[draws], self.half[draws]
-        return (self.kernel[draws] * (f @ f.mT)).unsqueeze(1) - half.mT @ half
+        return self.kernel[draws] * (f @ f.mT).unsqueeze(1) - half.mT @ half
 
     def variance(self) -> Tensor:
         """The diagonal of ``V`` of all draws, ``(s, g, N*)``."""
-        prior = self.kernel.diagonal(dim1=-2, dim2=-1) * self.functions.square().sum(-1)
-        return (prior.unsqueeze(1) - self.half.square().sum(-2)).clamp(min=0.0)
+        prior = self.kernel.diagonal(dim1=-2, dim2=-1) * self.functions.square().sum(-1).unsqueeze(1)
+        return (prior - self.half.square().sum(-2)).clamp(min=0.0)
 
 
 class CollapsedPredictive(PosteriorPredictive):
@@ -109,10 +109,10 @@ class CollapsedPredictive(PosteriorPredictive):
         f = Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f)
         F = Lf @ V
         F_new = f.whitened.mT @ V + draw_rows(f.residual, white[: len(V)])
-        cross = model.kernel_w(self.X_new, model.X) * (F_new @ F.mT)
+        cross = times_kernel(model.kernel_w(self.X_new, model.X), F_new @ F.mT)
         new = OutputsGivenF(model.output_covariance(F, Kw, noise), self._known).predict(cross)
-        kernel = model.kernel_w(self.X_new).expand(len(V), -1, -1)
-        return OutputMixture(new.coefficients, new.half, F_new, kernel, noise.expand(len(V)))
+        kernel = model.kernel_w(self.X_new).expand(len(V), noise.numel(), -1, -1)
+        return OutputMixture(new.coefficients, new.half, F_new, kernel, noise.expand(len(V), noise.numel()))
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return combine_outputs(self._mean_coefficients, self._known, chosen.positions(block))
@@ -124,7 +124,7 @@ class CollapsedPredictive(PosteriorPredictive):
         return between + (within if self._scales is None else within * self._scales.at(positions).variance())
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
-        noise = self._mixture.noise.mean()
+        noise = _of_outputs(self._mixture.noise.mean(0), self._known, chosen).squeeze(-1)
         return noise if self._scales is None else noise * self._scales.at(chosen.positions(slice(None))).variance()
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
@@ -142,6 +142,11 @@ class CollapsedPredictive(PosteriorPredictive):
     def _numbers_per_output(self) -> tuple[int, int]:
         _, n_new, rank, n_rows = self._deviation_root.shape
         return max(n_new, n_rows), max(n_new * rank, n_rows)
+
+
+def _of_outputs(values: Tensor, known: OutputStatistics, chosen: OutputSelection) -> Tensor:
+    """Values ``(…, 1)`` of all outputs as they are, or those of each group, ``(…, g)``, of each chosen output."""
+    return values if values.shape[-1] == 1 else values[..., known.patterns_at(chosen.positions(slice(None)))]
 
 
 class _Chosen(Components):
@@ -171,7 +176,7 @@ class _Chosen(Components):
         return self._variance[:, self._known.patterns_at(chosen.positions(block))].mT
 
     def noise(self, chosen: OutputSelection) -> Tensor:
-        return self._mixture.noise[self._draws, None, None]
+        return _of_outputs(self._mixture.noise[self._draws, None], self._known, chosen)
 
     def scales(self, chosen: OutputSelection, block: slice) -> OutputScales | None:
         if self._scales is None:

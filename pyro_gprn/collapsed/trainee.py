@@ -56,6 +56,7 @@ class CollapsedTrainee(Trainee):
         is_hurried: bool = False,
     ) -> None:
         self.posterior, self._generator = posterior, generator
+        known = model.statistics(known)
         self.model, self.known, self.ranges = model, known, Ranges(model, known)
         self.guide = CollapsedGuide(model, generator=generator, init_loc=start) if guide is None else guide
         self.draws = self._antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws

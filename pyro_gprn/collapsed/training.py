@@ -145,7 +145,7 @@ def fit_collapsed(
 def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingSettings, before: int) -> None:
     """Warns of what will take long, before it begins; each run has steps ``before`` its own."""
     n_patterns, N = len(known.counts), model.n_rows
-    if n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / N):
+    if not model.own_kernels and n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / N):
         warnings.warn(
             f"Y has {n_patterns} patterns of missing outputs, each with a Cholesky factor of its own at every step;"
             " GPRN with KroneckerGuide(mean='full') and a mask may be faster here",

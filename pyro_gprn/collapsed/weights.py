@@ -50,21 +50,25 @@ def sample_weights(
     known = model.statistics(Y)
     positions = chosen.positions(slice(None))
     y = known.source.read(positions).to(torch.float64)
+    groups = known.patterns_at(positions)
+    own = "d" if model.own_kernels else ""  # a dimension of outputs, in which kernels differ then
 
     def draw(V: Tensor) -> Tensor:
         Lf, Kw, noise = model.covariances()
         everywhere = model.kernel_w(torch.cat([model.X, X_new]))
+        everywhere = everywhere[groups] if own else everywhere
         return torch.stack([draw_given(F, Kw, noise, everywhere, covariance_root(everywhere)) for F in Lf @ V])
 
     def draw_given(F: Tensor, Kw: Tensor, noise: Tensor, everywhere: Tensor, root: Tensor) -> Tensor:
         N, K = F.shape
-        white = white_noise(len(root), K, chosen.size, like=root, generator=generator, dtype=torch.float32)
-        prior = torch.einsum("ij,jkd->ikd", root, white)
-        noise_draw = noise.sqrt() * white_noise(*y.shape, like=y, generator=generator)
+        white = white_noise(root.shape[-1], K, chosen.size, like=root, generator=generator, dtype=torch.float32)
+        prior = torch.einsum(f"{own}ij,jkd->ikd", root, white)
+        deviation = noise.sqrt()[groups] if own else noise.sqrt()
+        noise_draw = deviation * white_noise(*y.shape, like=y, generator=generator)
         imagined = (F.unsqueeze(-1) * prior[:N]).sum(1) + noise_draw
         surprise = (y - imagined).nan_to_num(nan=0.0)  # nothing is learnt where nothing was observed
         solved = OutputsGivenF(model.output_covariance(F, Kw, noise), known).solve(surprise, positions)
-        return prior[N:] + torch.einsum("in,nk,nd->ikd", everywhere[N:, :N], F, solved)
+        return prior[N:] + torch.einsum(f"{own}in,nk,nd->ikd", everywhere[..., N:, :N], F, solved)
 
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)
     return chosen.reshape(torch.cat(draws.each(draw)))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.likelihood import colour
 from pyro_gprn.collapsed.weights import output_correlation, sample_weights
 from pyro_gprn.diagnostics.arviz_versions import Variable, to_inference_data
 from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws
@@ -21,6 +23,8 @@ from pyro_gprn.pyro_state import new_generator, white_noise
 
 Groups = dict[str, dict[str, Variable]]
 _DRAWS = ("chain", "draw")
+#: The dimension of hyperparameters that each output has of its own: all outputs, whichever are selected.
+_EACH = "each_output"
 
 
 def to_arviz(
@@ -36,8 +40,8 @@ def to_arviz(
 ) -> Any:
     """A posterior as ArviZ takes it, in InferenceData of ArviZ 0.x or a DataTree of 1.x, with these groups:
 
-    - *posterior*: hyperparameters; ``f``, the functions at the training inputs, each draw rotated to agree with the
-      first; on request ``w``, the weights, and ``correlation``;
+    - *posterior*: hyperparameters (over "each_output" where every output has its own); ``f``, the functions at the
+      training inputs, each draw rotated to agree with the first; on request ``w``, the weights, and ``correlation``;
     - *posterior_predictive* and *predictions*: ``y`` at the training inputs, and at ``X``;
     - *prior* and *prior_predictive*: at the fitted hyperparameters;
     - *log_likelihood*: ``y``, for each row the log density of its outputs given all other rows, which leave-one-out by
@@ -114,16 +118,21 @@ def _posterior(about: PosteriorSource, described: list[DescribedDraws]) -> dict[
     variables: dict[str, Variable] = {}
     for name, values in described[0].hyperparameters.items():
         by_chain = _stack([each.hyperparameters[name] for each in described])
-        dims = ("input",) if values.shape[1:] == about.model.X.shape[1:] else _own_dims(name, values.dim() - 1)
-        variables[name] = ((*_DRAWS, *dims), by_chain)
+        variables[name] = ((*_DRAWS, *_own_dims(about, name, values.shape[1:])), by_chain)
     reference = described[0].F[0]
     aligned = _stack([align(each.F, reference) for each in described])
     variables["f"] = ((*_DRAWS, "run", "latent"), aligned)
     return variables
 
 
-def _own_dims(name: str, n: int) -> tuple[str, ...]:
-    return tuple(f"{name}_dim_{i}" for i in range(n))
+def _own_dims(about: PosteriorSource, name: str, shape: Size) -> tuple[str, ...]:
+    """Names of the dimensions that a hyperparameter has."""
+    model = about.model
+    if model.own_kernels and name.startswith(("kernel_w", "noise_y")) and shape[:1] == (model.n_outputs,):
+        return (_EACH, *_own_dims(about, f"{name}_of_each", shape[1:]))
+    if shape == model.X.shape[1:]:
+        return ("input",)
+    return tuple(f"{name}_dim_{i}" for i in range(len(shape)))
 
 
 def _sample_stats(about: PosteriorSource, described: list[DescribedDraws]) -> dict[str, Variable]:
@@ -199,7 +208,9 @@ def _prior(about: PosteriorSource, chosen: OutputSelection, n_draws: int, genera
     Lf, Kw, noise = model.at_centre(model.covariances)
     F = Lf @ white_noise(n_draws, model.n_rows, model.n_latents, like=Lf, generator=generator)
     root = safe_cholesky(model.output_covariance(F, Kw, noise), name="the covariance of the outputs")
-    y = root @ white_noise(n_draws, model.n_rows, len(positions), like=root, generator=generator)
+    root = root[:, positions] if model.own_kernels else root
+    white = white_noise(n_draws, model.n_rows, len(positions), like=root, generator=generator)
+    y = colour(root, white, by_output=model.own_kernels)
     values = about.undo(y, positions).reshape(1, n_draws, model.n_rows, *chosen.shape)
     return {
         "prior": {"f": ((*_DRAWS, "run", "latent"), F[None].cpu().numpy())},
@@ -217,7 +228,12 @@ def _modes(about: PosteriorSource, chosen: OutputSelection) -> tuple[list[str], 
     names, labels = about.output_dims()
     if chosen.is_by_mode:
         return names, labels
-    return ["output"], [[", ".join(map(str, place)) for place in itertools.product(*labels)]]
+    return ["output"], [_flat_labels(labels)]
+
+
+def _flat_labels(labels: Sequence[Sequence[Any]]) -> list[Any]:
+    """Labels of the flattened outputs."""
+    return list(labels[0]) if len(labels) == 1 else [", ".join(map(str, each)) for each in itertools.product(*labels)]
 
 
 def _kept(about: PosteriorSource, chosen: OutputSelection) -> list[str]:
@@ -227,6 +243,8 @@ def _kept(about: PosteriorSource, chosen: OutputSelection) -> list[str]:
 
 def _coordinates(about: PosteriorSource, chosen: OutputSelection) -> dict[str, Any]:
     coordinates: dict[str, Any] = {"latent": range(about.model.n_latents), "run": range(len(about.inputs))}
+    if about.model.own_kernels:
+        coordinates[_EACH] = _flat_labels(about.output_dims()[1])
     for name, label, index in zip(*_modes(about, chosen), chosen.indices, strict=True):
         coordinates[name] = [label[i] for i in index.tolist()]
     return coordinates

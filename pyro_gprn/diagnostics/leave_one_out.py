@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs
+from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs, times_kernel
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
@@ -128,9 +128,9 @@ def predict_left_out(
         fresh = spread * white_noise(*F.shape, like=F, generator=generator)
         anew = F - (precision_f @ F) * spread.square() + fresh
         given = OutputsGivenF(model.output_covariance(F, Kw, noise), known)
-        coefficients, explained = given.predict_left_out(Kw * (anew @ F.mT))
-        prior = (Kw.diagonal() * anew.square().sum(-1)).unsqueeze(1)
-        variance = (prior - explained).clamp(min=0.0) + noise  # (s, g, N)
+        coefficients, explained = given.predict_left_out(times_kernel(Kw, anew @ F.mT))
+        prior = Kw.diagonal(dim1=-2, dim2=-1) * anew.square().sum(-1).unsqueeze(1)
+        variance = (prior - explained).clamp(min=0.0) + noise.unsqueeze(-1)  # (s, g, N)
         mean = combine_outputs(coefficients.movedim(1, 0), known, positions)
         precision = given.inverse.diagonal(dim1=-2, dim2=-1)  # (s, g, N)
         residuals = combine_outputs(given.inverse.movedim(1, 0), known, positions)

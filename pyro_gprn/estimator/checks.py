@@ -27,6 +27,10 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"seed must be an integer or None; got {settings.seed!r}")
     if not (isinstance(settings.standardize, bool) or settings.standardize in ("field", "outputs")):
         raise ValueError(f"standardize must be True, False, 'field' or 'outputs'; got {settings.standardize!r}")
+    if not (isinstance(settings.own_kernels, (bool, np.bool_)) or settings.own_kernels == "auto"):
+        raise ValueError(f"own_kernels must be 'auto', True or False; got {settings.own_kernels!r}")
+    if settings.own_kernels != "auto" and settings.own_kernels and settings.inference != "collapsed":
+        raise ValueError(f"own_kernels=True needs inference='collapsed'; got {settings.inference!r}")
     if not isinstance(settings.output_scales, (bool, np.bool_)):
         raise ValueError(f"output_scales must be True or False; got {settings.output_scales!r}")
 

@@ -16,6 +16,7 @@ from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import find_inference
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
+from pyro_gprn.network.own_kernels import shared_kernel
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
 from pyro_gprn.prediction.scales import OutputScales
@@ -46,7 +47,8 @@ def write_fit(
         {
             "settings": plain_settings,
             "kernel_settings": {name: _describe_setting(fitted.kernels[name]) for name in _KERNELS},
-            "kernels": {name: _describe(getattr(model, name)) for name in _KERNELS},
+            "kernels": {name: _describe(shared_kernel(getattr(model, name))) for name in _KERNELS},
+            "own_kernels": getattr(model, "own_kernels", False),
             "model": model.state_dict(),
             "guide": fitted.guide.state_dict(),
             "guide_mean": getattr(fitted.guide, "mean", None),
@@ -88,7 +90,8 @@ def read_fit(
         _check_types(tree)
         settings = dict(tree["settings"])
         settings["device"] = _usable_device(settings["device"] if device is None else device)
-        settings.setdefault("output_scales", False)  # which older files do not know, nor did their predictions
+        for name in ("output_scales", "own_kernels"):  # which older files do not know, nor did their predictions
+            settings.setdefault(name, False)
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
         return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
 
@@ -113,6 +116,7 @@ def _rebuild_fit(
         made["kernel_f"],
         made["kernel_w"],
         tree["effective_outputs"],
+        tree.get("own_kernels", False),
     )
     model.jitter = tree.get("jitter", _FORMER_JITTER)
     model.load_state_dict(state)

@@ -35,9 +35,10 @@ class Inference:
         kernel_f: Kernel | str | None,
         kernel_w: Kernel | str | None,
         effective_outputs: Any,
+        own_kernels: bool = False,
     ) -> Network:
         """An untrained model of standardised inputs ``X``, ``(N, P)``."""
-        extra = {"effective_outputs": effective_outputs} if self.is_collapsed else {}
+        extra = {"effective_outputs": effective_outputs, "own_kernels": own_kernels} if self.is_collapsed else {}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
     def train(

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyro_gprn.archive import reading
-from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel
+from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
@@ -62,6 +62,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         ``"matern52"``, ``"matern32"``, ``"product_matern52"`` and ``"product_matern32"`` that has the highest evidence
         for independent GPs. By default it follows ``kernel_w`` where that is chosen so, and is ``"rbf"`` otherwise.
     :param kernel_w: kernel of the weights, likewise. By default ``"auto"``, or ``"rbf"`` for ``"kronecker"``.
+    :param own_kernels: True gives every output a kernel of the weights and a noise of its own (collapsed only), for few
+        outputs that differ in smoothness or noise; a fit takes about D times as long. False lets all share one.
+        ``"auto"`` asks, for at most 20 outputs, whether the evidence of independent GPs with a kernel each is higher by
+        more than their further hyperparameters cost; a Pyro kernel is shared then.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"`` and
         ``"rough functions"``, which are raced for some steps, the best trained to the end; None is all of them, or the
         first alone from N = 1,500 on (where ``"auto"`` takes the first kernel, too).
@@ -90,6 +94,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     - ``n_latents_``, ``effective_outputs_``, ``output_shape_``: what was chosen or read off the data;
     - ``latent_scores_``: with ``n_latents="auto"``, the held-out log density of each number that was tried;
     - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
+    - ``own_kernels_``: True if every output has a kernel of its own;
     - ``starts_``: of each start that was tried, its "name", and the "bound" that it reached after some "steps" and
       "seconds".
 
@@ -116,6 +121,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         output_shape: int | Sequence[int] | None = None,
         kernel_f: Kernel | str | None = None,
         kernel_w: Kernel | str | None = None,
+        own_kernels: bool | Literal["auto"] = "auto",
         starts: Sequence[str] | None = None,
         standardize: Standardize = True,
         steps: int | None = None,
@@ -134,6 +140,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.output_shape = output_shape
         self.kernel_f = kernel_f
         self.kernel_w = kernel_w
+        self.own_kernels = own_kernels
         self.starts = starts
         self.standardize = standardize
         self.steps = steps
@@ -172,7 +179,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             after = self.fitted_.training_identity
         else:
             kernel = self._choose_kernel(inference, data)
-            make = partial(self._make_model, inference, kernel.name)
+            make = partial(self._make_model, inference, kernel)
             choice, after = self._choose_latents(inference, data, make)
             model = make(data.X, data.known.source.shape[1:], choice.n_latents)
         fit = inference.train(
@@ -217,6 +224,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.restart_elbos_ = np.array([run["bound"] for run in fitted.runs])
         self.n_latents_, self.output_shape_ = fitted.model.n_latents, fitted.output_shape
         self.effective_outputs_ = getattr(fitted.model, "effective_outputs", None)
+        self.own_kernels_ = getattr(fitted.model, "own_kernels", False)
         self.latent_scores_, self.kernel_evidence_ = fitted.latent_scores, fitted.kernel_evidence
         self.starts_ = fitted.runs[fitted.best_run].get("starts", [])
 
@@ -225,22 +233,29 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return {"starts": self.starts} if inference.is_collapsed else {}
 
     def _choose_kernel(self, inference: Inference, data: TrainingData) -> KernelChoice:
-        """The kernel with the highest evidence, if one is to be chosen by that."""
-        is_chosen = self.kernel_w is None and inference.is_collapsed
-        if not is_chosen and not any(_is_auto(kernel) for kernel in (self.kernel_f, self.kernel_w)):
-            return KernelChoice()
-        return choose_kernel(data.X, data.known)
+        """The kernel with the highest evidence, if one is to be chosen by that; and whether each output has its own."""
+        is_chosen = _is_auto(self.kernel_w) or (self.kernel_w is None and inference.is_collapsed)
+        may_own = self.own_kernels == "auto" and inference.is_collapsed
+        own = bool(self.own_kernels) and inference.is_collapsed and not may_own
+        if may_own and is_chosen:
+            return choose_own_kernels(data.X, data.known)
+        if may_own and isinstance(self.kernel_w, str):
+            own = choose_own_kernels(data.X, data.known, [self.kernel_w]).own_kernels
+        if is_chosen or _is_auto(self.kernel_f):
+            return choose_kernel(data.X, data.known, own_kernels=own)
+        return KernelChoice(own_kernels=own)
 
     def _make_model(
-        self, inference: Inference, chosen: str | None, X: Tensor, output_shape: Sequence[int], n_latents: int
+        self, inference: Inference, chosen: KernelChoice, X: Tensor, output_shape: Sequence[int], n_latents: int
     ) -> Network:
         """A new model, its kernels the ``chosen`` one where that was to be chosen."""
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
         if _is_auto(kernel_w) or (kernel_w is None and inference.is_collapsed):
-            kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen
+            kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen.name
         if _is_auto(kernel_f):
-            kernel_f = chosen
-        return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, self.effective_outputs)
+            kernel_f = chosen.name
+        settings = self.effective_outputs, chosen.own_kernels
+        return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, *settings)
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""

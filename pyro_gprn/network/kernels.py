@@ -27,9 +27,12 @@ class ProductMatern(gp.Isotropy):
     def forward(self, X: Tensor, Z: Tensor | None = None, diag: bool = False) -> Tensor:
         if diag:
             return self._diag(X)
+        return self.variance * self.correlation(X, X if Z is None else Z)
+
+    def correlation(self, X: Tensor, Z: Tensor) -> Tensor:
+        """The kernel for a variance of 1, ``(N, M)``."""
         scale = (2 * self.degree + 1) ** 0.5 / self.lengthscale
-        rows, columns = (self._slice_input(each) * scale for each in (X, X if Z is None else Z))
-        return self.variance * _MaternProduct.apply(rows, columns, self.degree)
+        return matern_product(self._slice_input(X) * scale, self._slice_input(Z) * scale, self.degree)
 
 
 class ProductMatern32(ProductMatern):
@@ -55,6 +58,18 @@ class ProductMatern52(ProductMatern):
     degree = 2
 
 
+def matern_product(X: Tensor, Z: Tensor, degree: int) -> Tensor:
+    """``Π_p (1 + r_p + …) exp(−r_p)`` over the columns of ``(*batch, N, P)`` and ``(*batch, M, P)``, scaled already.
+
+    :param degree: of the polynomial: 1 for ``1 + r``, 2 for ``1 + r + r²/3``.
+    :returns: ``(*batch, N, M)``.
+
+    >>> matern_product(torch.zeros(4, 2, 3), torch.zeros(4, 5, 3), degree=1).shape
+    torch.Size([4, 2, 5])
+    """
+    return _MaternProduct.apply(X, Z, degree)
+
+
 class _MaternProduct(torch.autograd.Function):
     """The product over columns, with its gradient by hand: autograd's takes three times as long.
 
@@ -63,9 +78,9 @@ class _MaternProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, Z: Tensor, degree: int) -> Tensor:
-        r = (X.mT.unsqueeze(-1) - Z.mT.unsqueeze(-2)).abs_()  # (P, N, M)
+        r = (X.mT.unsqueeze(-1) - Z.mT.unsqueeze(-2)).abs_()  # (*batch, P, N, M)
         polynomial = 1 + r if degree == 1 else 1 + r + r.square() / 3
-        value = (polynomial.log() - r).sum(0).exp_()
+        value = (polynomial.log() - r).sum(-3).exp_()
         ctx.save_for_backward(X, Z, value)
         ctx.by_square = 1 / polynomial if degree == 1 else (1 + r) / (3 * polynomial)
         return value
@@ -74,7 +89,7 @@ class _MaternProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         X, Z, value = ctx.saved_tensors
-        along = ctx.by_square * (upstream * value)  # ∂/∂(x_p − z_p) is −along (x_p − z_p)
+        along = ctx.by_square * (upstream * value).unsqueeze(-3)  # ∂/∂(x_p − z_p) is −along (x_p − z_p)
         by_X = along @ Z.mT.unsqueeze(-1) - X.mT.unsqueeze(-1) * along.sum(-1, keepdim=True)
         by_Z = along.mT @ X.mT.unsqueeze(-1) - Z.mT.unsqueeze(-1) * along.sum(-2).unsqueeze(-1)
         return by_X.squeeze(-1).mT, by_Z.squeeze(-1).mT, None

@@ -5,7 +5,7 @@ Outputs that miss the same rows share one Gram matrix. A complete Y is the case 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ class OutputStatistics:
     :param observed: the rows in which each pattern is observed, ``(g, N)``, boolean.
     :param counts: how many outputs have each pattern, ``(g,)``, in float64.
     :param pattern_of: the pattern of each output, ``(D,)``; None if there is only one pattern.
+    :param is_by_output: True if every output is a group of its own, in place of all that have the same pattern.
 
     >>> OutputStatistics.of(torch.ones(2, 10, 10)).gram
     tensor([[100., 100.],
@@ -43,6 +44,7 @@ class OutputStatistics:
     observed: Tensor
     counts: Tensor
     pattern_of: Tensor | None
+    is_by_output: bool = False
 
     @classmethod
     def of(cls, outputs: Any) -> OutputStatistics:
@@ -72,6 +74,21 @@ class OutputStatistics:
     def numbers(self) -> Tensor:
         """How many numbers of Y were observed in each pattern, ``(g,)``."""
         return self.counts * self.observed.sum(1)
+
+    @cached_property
+    def by_output(self) -> OutputStatistics:
+        """The statistics with one Gram matrix for each output, ``(D, N, N)``: for few outputs that differ otherwise.
+
+        >>> OutputStatistics.of(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])).by_output.grams.tolist()
+        [[[1.0, 3.0], [3.0, 9.0]], [[4.0, 0.0], [0.0, 0.0]]]
+        """
+        if self.is_by_output:
+            return self
+        values = self.values_at(slice(None)).mT  # (D, N)
+        grams = values.unsqueeze(-1) * values.unsqueeze(-2)
+        observed = self.observed[self.patterns_at(slice(None))]
+        each = torch.arange(len(values), device=values.device)
+        return OutputStatistics(self.source, grams, observed, torch.ones_like(values[:, 0]), each, is_by_output=True)
 
     @property
     def gram(self) -> Tensor:
@@ -116,7 +133,7 @@ class OutputStatistics:
         :param rows: the numbers of these rows, ``(n,)``.
         """
         grams, observed = self.grams[:, rows][:, :, rows], self.observed[:, rows]
-        return OutputStatistics(RowsOfOutputs(self.source, rows), grams, observed, self.counts, self.pattern_of)
+        return replace(self, source=RowsOfOutputs(self.source, rows), grams=grams, observed=observed)
 
     def without_empty(self, source: OutputSource) -> OutputStatistics:
         """The statistics without the outputs that are missing in every row; ``source`` reads the remaining ones."""
@@ -125,11 +142,12 @@ class OutputStatistics:
         if self.pattern_of is not None and seen.sum() > 1:
             kept = self.pattern_of[seen[self.pattern_of]]
             pattern_of = (seen.cumsum(0) - 1)[kept]
-        return OutputStatistics(source, self.grams[seen], self.observed[seen], self.counts[seen], pattern_of)
+        grams, observed, counts = self.grams[seen], self.observed[seen], self.counts[seen]
+        return OutputStatistics(source, grams, observed, counts, pattern_of, self.is_by_output)
 
     def rescaled(self, scale: Tensor, source: OutputSource) -> OutputStatistics:
         """The statistics of the outputs divided by one number, ``scale``; ``source`` reads the divided outputs."""
-        return OutputStatistics(source, self.grams / scale.square(), self.observed, self.counts, self.pattern_of)
+        return replace(self, source=source, grams=self.grams / scale.square())
 
 
 class StatisticsMemory:

@@ -6,6 +6,7 @@ import math
 
 import torch
 from pyro.contrib.gp.kernels import Constant
+from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_gprn.network.base import Network
@@ -25,7 +26,8 @@ class Ranges:
 
     Length-scales stay between a tenth of the shortest and 10,000 times the longest distance between inputs (and above a
     thousandth of the longest), the noise above 1e-6 of the outputs' root mean square. Without ranges an optimiser may
-    go where a covariance has no Cholesky factor. Hyperparameters with other names have no range.
+    go where a covariance has no Cholesky factor. Hyperparameters with other names have no range. Where each output has
+    hyperparameters of its own, they start by its own mean square.
 
     :param model: the model whose hyperparameters these are.
     :param known: statistics of the outputs.
@@ -41,13 +43,14 @@ class Ranges:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        power = known.grams.diagonal(dim1=-2, dim2=-1).sum().item() / known.n_observed
-        self.power = power if power > 1e-30 else 1.0  # mean square of the outputs
-        scale = math.sqrt(self.power)
+        squares, numbers = known.grams.diagonal(dim1=-2, dim2=-1).sum(-1), known.numbers
+        power = squares / numbers if known.is_by_output else squares.sum() / numbers.sum()
+        self.power = torch.where(power > 1e-30, power, 1.0)  # mean square of the outputs, () or (D,)
+        least, most = self.power.min().item(), self.power.max().item()
         ranges = {
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), LONGEST * longest),
-            "variance": (1e-4 * self.power, 1e8 * self.power),
-            "noise_y": (1e-6 * scale, 3 * scale),
+            "variance": (1e-4 * least, 1e8 * most),
+            "noise_y": (1e-6 * math.sqrt(least), 3 * math.sqrt(most)),
             "noise_f": (1e-6, 3.0),  # of the scale of f: it may be the nugget that outputs share
         }
         self._bounds = {
@@ -56,7 +59,7 @@ class Ranges:
             for name in positive_parameters(model, kind)
         }
         self._model = model
-        offsets = (math.log(1e-8 * self.power), math.log(1e8 * self.power))  # down to nothing
+        offsets = (math.log(1e-8 * least), math.log(1e8 * most))  # down to nothing
         self._bounds |= dict.fromkeys(self._offsets(), offsets)
 
     def of(self, name: str) -> tuple[float, float]:
@@ -87,20 +90,21 @@ class Ranges:
         lengths = length * math.sqrt(len(spread)) * torch.where(spread > 0, spread, 1.0)
         for name in positive_parameters(self._model.kernel_w, "lengthscale"):
             target = parameters[f"kernel_w.{name}"]
-            target.copy_((lengths if target.shape == lengths.shape else lengths.mean()).log())
+            target.copy_((lengths if target.shape[-1:] == lengths.shape else lengths.mean()).log())
         for name in positive_parameters(self._model.kernel_w, "variance"):
-            parameters[f"kernel_w.{name}"].fill_(math.log(self.power * max(1.0, length**2)))
+            _set(parameters[f"kernel_w.{name}"], self.power * max(1.0, length**2))
         for name in self._offsets():
-            parameters[name].fill_(math.log(OFFSET * self.power))
+            _set(parameters[name], OFFSET * self.power)
         for name in positive_parameters(self._model, "noise_y"):
-            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+            _set(parameters[name], noise * self.power.sqrt())
         self.clamp()
 
     @torch.no_grad()
     def start_functions(self, stretch: float, noise: float, noise_f: float) -> None:
         """Sets the hyperparameters to where the functions carry the signal: ``κ_w = a + b κ`` with b a tenth of a.
 
-        The functions take over the length-scales that the weights have, where they have as many.
+        The functions take over the length-scales that the weights have, where they have as many; of those that each
+        output has of its own, the geometric mean.
 
         :param stretch: length-scales of the functions, over those of the weights.
         :param noise: of the outputs, over their scale.
@@ -109,18 +113,25 @@ class Ranges:
         parameters = dict(self._model.named_parameters())
         names = positive_parameters(self._model, "lengthscale")
         of_f, of_w = ([parameters[n] for n in names if n.startswith(which)] for which in ("kernel_f.", "kernel_w."))
+        if self.power.dim():
+            of_w = [length.mean(0) for length in of_w]
         if [length.shape for length in of_f] == [length.shape for length in of_w]:
             for functions, weights in zip(of_f, of_w, strict=True):
                 functions.copy_(weights + math.log(stretch))
         offsets = self._offsets()
         for name in positive_parameters(self._model.kernel_w, "variance"):
             share = 1.0 if f"kernel_w.{name}" in offsets else VARYING
-            parameters[f"kernel_w.{name}"].fill_(math.log(share * self.power))
+            _set(parameters[f"kernel_w.{name}"], share * self.power)
         for name in positive_parameters(self._model, "noise_y"):
-            parameters[name].fill_(math.log(noise * math.sqrt(self.power)))
+            _set(parameters[name], noise * self.power.sqrt())
         for name in positive_parameters(self._model, "noise_f"):
             parameters[name].fill_(math.log(noise_f))
         self.clamp()
+
+
+def _set(parameter: Tensor, values: Tensor) -> None:
+    """Sets an unconstrained (logarithmic) parameter; one number that all outputs share, to the geometric mean."""
+    parameter.copy_(values.log() if parameter.dim() else values.log().mean())
 
 
 def positive_parameters(module: torch.nn.Module, kind: str) -> list[str]:
