@@ -31,8 +31,9 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"own_kernels must be 'auto', True or False; got {settings.own_kernels!r}")
     if settings.own_kernels != "auto" and settings.own_kernels and settings.inference != "collapsed":
         raise ValueError(f"own_kernels=True needs inference='collapsed'; got {settings.inference!r}")
-    if not isinstance(settings.output_scales, (bool, np.bool_)):
-        raise ValueError(f"output_scales must be True or False; got {settings.output_scales!r}")
+    for name in ("output_scales", "selection"):
+        if not isinstance(getattr(settings, name), (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False; got {getattr(settings, name)!r}")
 
 
 def _is_integer(value: Any) -> bool:

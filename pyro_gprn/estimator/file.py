@@ -66,6 +66,7 @@ def write_fit(
             "elbo": fitted.bound,
             "losses": fitted.losses,
             "restarts": fitted.runs,
+            "selection": fitted.selection,
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
@@ -90,7 +91,11 @@ def read_fit(
         _check_types(tree)
         settings = dict(tree["settings"])
         settings["device"] = _usable_device(settings["device"] if device is None else device)
-        for name in ("output_scales", "own_kernels"):  # which older files do not know, nor did their predictions
+        for name in (
+            "output_scales",
+            "own_kernels",
+            "selection",
+        ):  # which older files do not know, nor did their predictions
             settings.setdefault(name, False)
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
         return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
@@ -136,6 +141,7 @@ def _rebuild_fit(
         runs=tree["restarts"],
         bound=tree["elbo"],
         losses=tree["losses"],
+        selection=tree.get("selection", []),
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),

@@ -48,7 +48,8 @@ class FittedNetwork:
     :param runs: for each restart: "bound", "start", "losses", "starts", and the states of "model" and "guide".
     :param bound: the bound of the best run.
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
-    :param latent_scores: with ``n_latents="auto"``, the held-out log density of each number that was tried.
+    :param selection: what was held out says of each candidate that was tried, the best first.
+    :param latent_scores: with ``n_latents="auto"``, the held-out score of each number that was tried.
     :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
     :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
@@ -73,6 +74,7 @@ class FittedNetwork:
     runs: list[dict[str, Any]]
     bound: float
     losses: Tensor
+    selection: list[dict[str, Any]] = field(default_factory=list)
     latent_scores: dict[int, float] = field(default_factory=dict)
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pyro_gprn.archive import reading
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
+from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
@@ -24,17 +26,17 @@ from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import Inference, find_inference
 from pyro_gprn.estimator.prediction import Predictions
 from pyro_gprn.estimator.scaling import Standardize
+from pyro_gprn.estimator.selection import Recipe, Selected, Selection
 from pyro_gprn.network.base import Network
-from pyro_gprn.prediction import posterior_predictive
-from pyro_gprn.pyro_state import new_generator, new_seed
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.pyro_state import new_seed
 from pyro_gprn.training.checkpoint import Checkpoint
-from pyro_gprn.training.fit import TrainingSettings, fit_identity
+from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
-from pyro_gprn.training.selection import LatentChoice, choose_latents
 
-#: The held-out log density by which K is chosen is an average over at most this many outputs.
-N_SCORED = 500
+#: How many functions a network has while other things are chosen, if their number is to be chosen too.
+N_LATENTS = 5
 
 
 class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -44,10 +46,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     outputs may be NumPy, torch, pandas or xarray; predictions come back as the kind that ``Y`` was, in its type and
     shape, with its names and coordinates. NaN in Y is a missing output.
 
-    :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on three refitted folds, at half
-        the steps, and takes the smallest that is not beaten by more than a standard error of the held-out log density.
-        On eight splits of four simulated fields it took 5 or 8; on seven of the eight that was the best of the five in
-        held-out log density, or within 0.05 of the best (docs/training.md has the table).
+    :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on refitted folds and takes the
+        smallest that is not beaten by more than a standard error of the held-out score.
     :param inference: ``"collapsed"`` integrates the weights out; ``"kronecker"`` is the paper's posterior.
     :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only). ``"auto"`` reads
         a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
@@ -67,8 +67,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         ``"auto"`` asks, for at most 20 outputs, whether the evidence of independent GPs with a kernel each is higher by
         more than their further hyperparameters cost; a Pyro kernel is shared then.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"`` and
-        ``"rough functions"``, which are raced for some steps, the best trained to the end; None is all of them, or the
-        first alone from N = 1,500 on (where ``"auto"`` takes the first kernel, too).
+        ``"rough functions"``; None is all of them, or the first alone from N = 1,500 on (where ``"auto"`` takes the
+        first kernel, too).
+    :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts and
+        independent GPs as they are, and between the two kernels with the highest evidence. Each candidate is fitted to
+        five folds, those far behind to fewer; rows are held out and, where Y has holes, entries that look like these.
+        False takes no folds: starts are raced for some steps, and the one with the best bound is trained to the end.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
         columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
@@ -92,7 +96,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     - ``model_``, ``guide_``: the Pyro model and its posterior, of standardised data;
     - ``elbo_``, ``losses_``, ``restart_elbos_``: the bound, the negative bound at each step, the bound of each restart;
     - ``n_latents_``, ``effective_outputs_``, ``output_shape_``: what was chosen or read off the data;
-    - ``latent_scores_``: with ``n_latents="auto"``, the held-out log density of each number that was tried;
+    - ``selection_``: of each candidate that was tried its "name", held-out "score" (the mean continuous ranked
+      probability score on the standardised scale, lower is better), on how many "folds" and in how many "seconds", and
+      whether it "is_chosen"; the best first;
+    - ``latent_scores_``: with ``n_latents="auto"``, the held-out score of each number that was tried;
     - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
     - ``own_kernels_``: True if every output has a kernel of its own;
     - ``starts_``: of each start that was tried, its "name", and the "bound" that it reached after some "steps" and
@@ -123,6 +130,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         kernel_w: Kernel | str | None = None,
         own_kernels: bool | Literal["auto"] = "auto",
         starts: Sequence[str] | None = None,
+        selection: bool = True,
         standardize: Standardize = True,
         steps: int | None = None,
         learning_rate: float | None = None,
@@ -142,6 +150,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.kernel_w = kernel_w
         self.own_kernels = own_kernels
         self.starts = starts
+        self.selection = selection
         self.standardize = standardize
         self.steps = steps
         self.learning_rate = learning_rate
@@ -173,15 +182,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         return self
 
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
-        guide, choice, after, kernel = None, LatentChoice(0), None, KernelChoice()
         if self.warm_start and hasattr(self, "fitted_"):
             model, guide = self._copy_of_last(data.X, inference)
-            after = self.fitted_.training_identity
+            selected = Selected(Recipe(KernelChoice(), model.n_latents), identity=self.fitted_.training_identity)
         else:
-            kernel = self._choose_kernel(inference, data)
-            make = partial(self._make_model, inference, kernel)
-            choice, after = self._choose_latents(inference, data, make)
-            model = make(data.X, data.known.source.shape[1:], choice.n_latents)
+            selected = self._select(inference, data)
+            model, guide = self._make_model(inference, selected.recipe, data.X, data.known.source.shape[1:]), None
         fit = inference.train(
             model,
             data.known,
@@ -193,8 +199,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             progress=self.progress,
             callback=callback,
             checkpoint=self.checkpoint,
-            after=after,
-            **self._extra_training(inference),
+            after=selected.identity,
+            **_starts_of(inference, selected.recipe),
         )
         return FittedNetwork(
             model=model,
@@ -210,8 +216,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             runs=fit.restarts,
             bound=fit.bound,
             losses=fit.losses,
-            latent_scores=choice.scores,
-            kernel_evidence=kernel.evidence,
+            selection=selected.report,
+            latent_scores=selected.latent_scores,
+            kernel_evidence=selected.recipe.kernel.evidence,
             training_identity=fit.identity,
             scales=bool(self.output_scales),
         )
@@ -226,11 +233,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.effective_outputs_ = getattr(fitted.model, "effective_outputs", None)
         self.own_kernels_ = getattr(fitted.model, "own_kernels", False)
         self.latent_scores_, self.kernel_evidence_ = fitted.latent_scores, fitted.kernel_evidence
+        self.selection_ = fitted.selection
         self.starts_ = fitted.runs[fitted.best_run].get("starts", [])
-
-    def _extra_training(self, inference: Inference) -> dict[str, Any]:
-        """Settings that only some trainings have."""
-        return {"starts": self.starts} if inference.is_collapsed else {}
 
     def _choose_kernel(self, inference: Inference, data: TrainingData) -> KernelChoice:
         """The kernel with the highest evidence, if one is to be chosen by that; and whether each output has its own."""
@@ -245,17 +249,18 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             return choose_kernel(data.X, data.known, own_kernels=own)
         return KernelChoice(own_kernels=own)
 
-    def _make_model(
-        self, inference: Inference, chosen: KernelChoice, X: Tensor, output_shape: Sequence[int], n_latents: int
-    ) -> Network:
-        """A new model, its kernels the ``chosen`` one where that was to be chosen."""
+    def _make_model(self, inference: Inference, recipe: Recipe, X: Tensor, output_shape: Sequence[int]) -> Network:
+        """A new model, its kernels those of the recipe where they were to be chosen."""
+        chosen = recipe.kernel
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
         if _is_auto(kernel_w) or (kernel_w is None and inference.is_collapsed):
             kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen.name
         if _is_auto(kernel_f):
             kernel_f = chosen.name
+        if recipe.is_constant:
+            kernel_f = "constant"
         settings = self.effective_outputs, chosen.own_kernels
-        return inference.make_model(X, tuple(output_shape), n_latents, kernel_f, kernel_w, *settings)
+        return inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""
@@ -270,42 +275,48 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             )
         return copy.deepcopy((self.model_, self.guide_))
 
-    def _choose_latents(
-        self, inference: Inference, data: TrainingData, make: Callable[..., Network]
-    ) -> tuple[LatentChoice, dict[str, Any] | None]:
-        """The number of latent functions, and the identity of the search for it if that had a checkpoint."""
-        if self.n_latents != "auto":
-            return LatentChoice(self.n_latents), None
+    def _select(self, inference: Inference, data: TrainingData) -> Selected:
+        """What the network is made of: as it was given, and where that leaves a choice, what predicts best."""
+        any_latents = self.n_latents == "auto"
+        n_latents = min(N_LATENTS, len(data.X)) if self.n_latents == "auto" else self.n_latents
+        given = None if self.starts is None else tuple(self.starts)
+        recipe = Recipe(self._choose_kernel(inference, data), n_latents, given)
+        starts: list[str] = []
+        if self.selection and inference.is_collapsed:
+            starts = check_starts(self.starts, len(data.X))
+        any_kernel = bool(starts) and recipe.kernel.name is not None and len(data.X) < MANY_ROWS
+        if len(starts) < 2 and not any_latents and not any_kernel:
+            return Selected(recipe)
+        steps = inference.steps if self.steps is None else self.steps
+        rate = inference.learning_rate if self.learning_rate is None else self.learning_rate
         seed = 0 if self.seed is None else self.seed  # the same folds again when a search is resumed
-        n_outputs = data.known.source.n_outputs
-        scored = torch.randperm(n_outputs, device="cpu", generator=new_generator(seed))[:N_SCORED].sort().values
-        truth = data.known.source.read(scored)
-        steps = (inference.steps if self.steps is None else self.steps) // 2 or 1
+        make = partial(self._make_model, inference)
 
-        def score(kept: Tensor, held_out: Tensor, n_latents: int) -> Tensor:
-            known = data.known.at_rows(kept)
-            model = make(data.X[kept], (n_outputs,), n_latents)
-            extra = self._extra_training(inference)
-            fit = inference.train(model, known, steps, self.learning_rate, seed=seed, progress=False, **extra)
-            predictive = posterior_predictive(model, fit.guide, data.X[held_out], known, generator=new_generator(seed))
-            return predictive.log_density(truth[held_out], scored.tolist()).nanmean(1)
+        def train(model: Network, known: OutputStatistics, recipe: Recipe, steps: int) -> Fit:
+            extra = _starts_of(inference, recipe)
+            return inference.train(model, known, steps, rate, seed=seed, progress=False, **extra)
 
         file = None
         if self.checkpoint is not None:
-            file = Checkpoint(self.checkpoint, self._search_identity(inference, data, make))
-        choice = choose_latents(len(data.X), score, seed=seed, progress=self.progress, file=file)
-        return choice, None if file is None else file.identity
-
-    def _search_identity(
-        self, inference: Inference, data: TrainingData, make: Callable[..., Network]
-    ) -> dict[str, Any]:
-        """What the choice of the number of latent functions depends on."""
-        model = make(data.X, data.known.source.shape[1:], 1)
-        steps = inference.steps if self.steps is None else self.steps
-        rate = inference.learning_rate if self.learning_rate is None else self.learning_rate
-        settings = TrainingSettings(steps, rate, seed=self.seed)
-        search = {"search": "n_latents", "effective_outputs": self.effective_outputs} | self._extra_training(inference)
-        return fit_identity(model, data.known, settings) | search
+            search = {"search": "selection", "effective_outputs": self.effective_outputs, "starts": given}
+            network = make(replace(recipe, n_latents=1), data.X, data.known.source.shape[1:])
+            settings = TrainingSettings(steps, rate, seed=self.seed)
+            file = Checkpoint(self.checkpoint, fit_identity(network, data.known, settings) | search)
+        selection = Selection(
+            data.X,
+            data.known,
+            make,
+            train,
+            steps=steps,
+            has_scales=bool(self.output_scales),
+            seed=seed,
+            progress=self.progress,
+            file=file,
+        )
+        may_be_constant = self.starts is None and len(starts) > 1
+        return selection.choose(
+            recipe, starts, with_independent_gps=may_be_constant, any_kernel=any_kernel, any_latents=any_latents
+        )
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.
@@ -344,6 +355,11 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             regressor.feature_names_in_ = np.array(names, dtype=object)
         regressor._set_fitted(fitted)
         return regressor
+
+
+def _starts_of(inference: Inference, recipe: Recipe) -> dict[str, Any]:
+    """The setting that says from where training starts, where there is one."""
+    return {"starts": recipe.starts} if inference.is_collapsed else {}
 
 
 def _is_auto(kernel: Kernel | str | None) -> bool:

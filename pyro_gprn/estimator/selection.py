@@ -96,7 +96,9 @@ class Selection:
         self._progress, self._file = progress, file
         self._recipes: dict[str, Recipe] = {}
 
-    def choose(self, recipe: Recipe, starts: Sequence[str], *, any_kernel: bool, any_latents: bool) -> Selected:
+    def choose(
+        self, recipe: Recipe, starts: Sequence[str], *, with_independent_gps: bool, any_kernel: bool, any_latents: bool
+    ) -> Selected:
         """The recipe that predicts best what is held out.
 
         First the starts are compared, and functions that are constant; then, for the best of these, the kernel with
@@ -104,13 +106,14 @@ class Selection:
 
         :param recipe: what is given.
         :param starts: between which to choose.
+        :param with_independent_gps: whether functions that are constant are a candidate.
         :param any_kernel: whether the kernel may change.
         :param any_latents: whether the number of functions may change.
         """
         if len(self._X) < FEWEST_ROWS:
             return Selected(replace(recipe, n_latents=LATENTS[0]) if any_latents else recipe)
         first = {start: replace(recipe, starts=(start,)) for start in starts}
-        if len(first) > 1:
+        if with_independent_gps:
             first[INDEPENDENT_GPS] = replace(recipe, n_latents=1, starts=("independent",), is_constant=True)
         judgement = self._judge(first or {"as given": recipe}, None)
         best = judgement.best or next(iter(self._recipes))
@@ -120,7 +123,7 @@ class Selection:
             another = {f"{best}, {name}": replace(other, kernel=other.kernel._replace(name=name))}
             judgement = self._judge(another, judgement)
             best = judgement.best or best
-        latent_scores = {}
+        latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].is_constant:
             best, latent_scores = self._choose_latents(best, judgement)
         report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
@@ -162,11 +165,12 @@ class Selection:
         settings: dict[str, Any] = {"generator": new_generator(self._seed)}
         if self._has_scales and isinstance(model, CollapsedGPRN):
             settings["output_scales"] = learn_output_scales(model, guide, generator=new_generator(self._seed))
-        predictive = posterior_predictive(model, guide, self._X, known, **settings)
+        asked = fold.scored(len(self._X), self._positions)
+        rows = (asked[0] | asked[1]).any(1).nonzero().flatten()
+        predictive = posterior_predictive(model, guide, self._X[rows.to(self._X.device)], known, **settings)
         positions = self._positions.tolist()
         mean, variance = predictive.mean(positions).detach(), predictive.variance(positions).detach()
-        scores = gaussian_crps(mean, variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt(), self._truth).cpu()
-        by_kind = [
-            torch.where(asked, scores, torch.nan).nanmean(1) for asked in fold.scored(len(scores), self._positions)
-        ]
-        return torch.stack(by_kind, 1)
+        deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
+        scores = torch.full(self._truth.shape, torch.nan, dtype=torch.float64, device="cpu")
+        scores[rows] = gaussian_crps(mean, deviation, self._truth[rows.to(self._X.device)]).cpu()
+        return torch.stack([torch.where(kind, scores, torch.nan).nanmean(1) for kind in asked], 1)
