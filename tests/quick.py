@@ -1,16 +1,14 @@
 """Fits that are quick, and fits that are counted, for tests of what happens around them."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from pyro_gprn.collapsed import independent
-from pyro_gprn.estimator import regressor
+from pyro_gprn.estimator import selection
 from pyro_gprn.estimator.inference import INFERENCES
-from pyro_gprn.training.selection import choose_latents
 
 
 @contextmanager
@@ -41,5 +39,5 @@ def counted_fits(candidates: tuple[int, ...], happens: Callable[[], None]) -> It
 
     with pytest.MonkeyPatch.context() as patch, quick_starts():
         patch.setitem(INFERENCES, "collapsed", dataclasses.replace(INFERENCES["collapsed"], fit=count))
-        patch.setattr(regressor, "choose_latents", functools.partial(choose_latents, candidates=candidates))
+        patch.setattr(selection, "LATENTS", candidates)
         yield counted

@@ -18,7 +18,7 @@ INFERENCES = ["collapsed", "kronecker"]
 
 
 def fit(inference, path, callback=None):
-    r = GPRNRegressor(1, inference=inference, steps=50, seed=0, progress=False, checkpoint=path)
+    r = GPRNRegressor(1, inference=inference, steps=50, seed=0, progress=False, selection=False, checkpoint=path)
     return r.fit(X, Y, callback=callback)
 
 

@@ -32,7 +32,14 @@ Y = np.linalg.cholesky(KERNEL) @ RNG.normal(size=(40, 30)) + 0.1 * RNG.normal(si
 
 
 def fit(outputs=Y, **settings):
-    settings = {"n_latents": 3, "steps": 400, "restarts": 2, "seed": 0, "progress": False} | settings
+    settings = {
+        "n_latents": 3,
+        "steps": 400,
+        "restarts": 2,
+        "seed": 0,
+        "progress": False,
+        "selection": False,
+    } | settings
     return GPRNRegressor(**settings).fit(X, outputs)
 
 

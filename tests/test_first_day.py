@@ -41,7 +41,7 @@ def _quick():
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 1, "steps": 3, "seed": 0, "progress": False} | settings)
+    return GPRNRegressor(**{"n_latents": 1, "steps": 3, "seed": 0, "progress": False, "selection": False} | settings)
 
 
 @pytest.fixture(scope="module")

@@ -526,7 +526,7 @@ def test_the_penalty_counts_each_outputs_own_numbers():
 def test_an_estimator_chooses_kernels_of_their_own_and_keeps_them_in_a_file(with_data, tmp_path):
     grid, table = units()
     table[3, 0] = np.nan
-    r = GPRNRegressor(2, **QUICK).fit(grid, table)
+    r = GPRNRegressor(2, selection=False, **QUICK).fit(grid, table)
     assert r.own_kernels_
     assert r.model_.noise_y.shape == (3,)
     r.save(tmp_path / "fit.gprn", with_data=with_data)
@@ -556,7 +556,7 @@ def test_an_estimator_chooses_kernels_of_their_own_and_keeps_them_in_a_file(with
     ids=str,
 )
 def test_the_setting_is_what_is_fitted(settings, expected):
-    assert GPRNRegressor(1, **{**QUICK, "steps": 2} | settings).fit(*units()).own_kernels_ is expected
+    assert GPRNRegressor(1, selection=False, **{**QUICK, "steps": 2} | settings).fit(*units()).own_kernels_ is expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def _no_windows():
 
 @pytest.fixture(scope="module")
 def fitted():
-    return GPRNRegressor(2, steps=30, seed=0, progress=False).fit(X, Y.reshape(15, 3, 4))
+    return GPRNRegressor(2, steps=30, seed=0, progress=False, selection=False).fit(X, Y.reshape(15, 3, 4))
 
 
 def test_the_bound_over_the_steps(fitted):
@@ -155,7 +155,7 @@ def test_masked_numbers_are_left_blank():
 
 
 def test_the_correlation_of_outputs_in_one_mode_is_a_matrix(fitted):
-    flat = GPRNRegressor(2, steps=5, seed=0, progress=False).fit(X, Y)
+    flat = GPRNRegressor(2, steps=5, seed=0, progress=False, selection=False).fit(X, Y)
     axes = plot_correlation(flat, X[0])
     picture = axes.get_images()[0].get_array()
     assert picture.shape == (12, 12)
@@ -182,7 +182,7 @@ def test_the_correlation_of_a_field_is_a_picture_of_it(fitted):
 
 
 def named(outputs, **settings):
-    return GPRNRegressor(2, steps=5, seed=0, progress=False, **settings).fit(X, outputs)
+    return GPRNRegressor(2, steps=5, seed=0, progress=False, selection=False, **settings).fit(X, outputs)
 
 
 def test_the_correlation_of_a_field_has_its_names_and_coordinates():
@@ -240,7 +240,7 @@ def test_the_reference_is_never_one_without_observations():
 
 def test_the_correlation_of_a_regressor_that_knows_the_names_of_its_inputs():
     inputs = pd.DataFrame(X, columns=["speed", "angle"])
-    r = GPRNRegressor(2, steps=5, seed=0, progress=False).fit(inputs, Y.reshape(15, 3, 4))
+    r = GPRNRegressor(2, steps=5, seed=0, progress=False, selection=False).fit(inputs, Y.reshape(15, 3, 4))
     assert "x = (0.637, 0.27)" in plot_correlation(r, inputs.iloc[0]).get_title()
 
 

@@ -24,7 +24,7 @@ X_NEW = np.random.default_rng(1).uniform(0.1, 0.9, size=(12, 2))
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 60, "seed": 0, "progress": False} | settings)
+    return GPRNRegressor(**{"n_latents": 2, "steps": 60, "seed": 0, "progress": False, "selection": False} | settings)
 
 
 @pytest.fixture(scope="module")

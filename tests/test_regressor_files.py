@@ -23,7 +23,7 @@ X_NEW = X[:4] + 0.05
 
 
 def fit(outputs=Y, **settings):
-    settings = {"n_latents": 2, "steps": 8, "seed": 0, "progress": False} | settings
+    settings = {"n_latents": 2, "steps": 8, "seed": 0, "progress": False, "selection": False} | settings
     return GPRNRegressor(**settings).fit(X, outputs)
 
 
@@ -76,7 +76,7 @@ def test_a_loaded_estimator_predicts_the_same_to_the_bit(case, with_data, tmp_pa
 
 
 def test_column_names_are_kept(tmp_path):
-    r = GPRNRegressor(1, steps=2, progress=False).fit(pd.DataFrame(X, columns=["a", "b"]), Y)
+    r = GPRNRegressor(1, steps=2, progress=False, selection=False).fit(pd.DataFrame(X, columns=["a", "b"]), Y)
     r.save(tmp_path / "model")
     again = GPRNRegressor.load(tmp_path / "model")
     assert list(again.feature_names_in_) == ["a", "b"]
@@ -141,7 +141,8 @@ KILLED = """
         if step == {step}:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    r = GPRNRegressor(2, inference={inference!r}, steps=80, seed=0, progress=False, checkpoint={path!r})
+    settings = dict(inference={inference!r}, steps=80, seed=0, progress=False, selection=False)
+    r = GPRNRegressor(2, checkpoint={path!r}, **settings)
     r.fit(X, Y, callback=kill)
 """
 
@@ -156,7 +157,7 @@ def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     assert path.exists()
     steps = []
     settings = {"inference": inference, "steps": 80}
-    r = GPRNRegressor(2, seed=0, progress=False, checkpoint=path, **settings)
+    r = GPRNRegressor(2, seed=0, progress=False, selection=False, checkpoint=path, **settings)
     r.fit(X, Y, callback=lambda step, bound: steps.append(step))
     assert steps[0] == 40  # it went on from the last checkpoint
     unbroken = fit(**settings)
@@ -176,7 +177,9 @@ def test_a_fit_without_a_seed_is_resumed_too(tmp_path):
             raise Stop
 
     def fit_again(**settings):
-        return GPRNRegressor(2, steps=60, progress=False, checkpoint=tmp_path / "file").fit(X, Y, **settings)
+        return GPRNRegressor(2, steps=60, progress=False, selection=False, checkpoint=tmp_path / "file").fit(
+            X, Y, **settings
+        )
 
     with pytest.raises(Stop):
         fit_again(callback=stop)

@@ -14,7 +14,7 @@ CANNOT: dict[str, str] = {}
 
 
 def small(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 8, "seed": 0, "progress": False} | settings)
+    return GPRNRegressor(**{"n_latents": 2, "steps": 8, "seed": 0, "progress": False, "selection": False} | settings)
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ def test_the_evidence_finds_the_kernel_that_made_the_data(truth):
 
 def test_the_estimator_takes_the_kernel_with_the_highest_evidence():
     X, Y = mixtures()
-    r = GPRNRegressor(2, **QUICK).fit(X.numpy(), Y.numpy())
+    r = GPRNRegressor(2, selection=False, **QUICK).fit(X.numpy(), Y.numpy())
     best = choose_kernel(r.model_.X, r.fitted_.known).name
     assert set(r.kernel_evidence_) == {"rbf", "matern52", "matern32"}  # with one input a product is what it is made of
     assert best in describe_kernel(r.model_.kernel_w)["sum"][0]
     assert best in describe_kernel(r.model_.kernel_f)["sum"][0]
-    given = GPRNRegressor(2, kernel_w="matern32", **QUICK).fit(X.numpy(), Y.numpy())
+    given = GPRNRegressor(2, kernel_w="matern32", selection=False, **QUICK).fit(X.numpy(), Y.numpy())
     assert given.kernel_evidence_ == {}
     assert "rbf" in describe_kernel(given.model_.kernel_f)["sum"][0]
 
@@ -188,7 +188,7 @@ def test_functions_win_where_outputs_are_combinations_of_few():
 
 def test_the_same_seed_gives_the_same_race(tmp_path):
     X, Y = (array.numpy() for array in mixtures())
-    first, second = (GPRNRegressor(2, **QUICK).fit(X, Y) for _ in range(2))
+    first, second = (GPRNRegressor(2, selection=False, **QUICK).fit(X, Y) for _ in range(2))
     assert [start["bound"] for start in first.starts_] == [start["bound"] for start in second.starts_]
     np.testing.assert_array_equal(first.predict(X), second.predict(X))
     first.save(tmp_path / "fit.gprn")
@@ -231,7 +231,7 @@ def test_an_interrupt_during_the_race_keeps_what_was_reached(monkeypatch):
 
 def test_a_race_is_resumed_to_the_bit(tmp_path):
     X, Y = (array.numpy() for array in mixtures())
-    settings = {"steps": 60, "seed": 0, "progress": False}
+    settings = {"steps": 60, "seed": 0, "progress": False, "selection": False}
     whole = GPRNRegressor(2, **settings).fit(X, Y)
     settings["checkpoint"] = tmp_path / "fit.checkpoint"
 

@@ -27,7 +27,7 @@ def _quick():
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 12, "seed": 0, "progress": False} | settings)
+    return GPRNRegressor(**{"n_latents": 2, "steps": 12, "seed": 0, "progress": False, "selection": False} | settings)
 
 
 def kernel_with_prior():

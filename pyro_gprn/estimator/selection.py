@@ -115,14 +115,13 @@ class Selection:
         first = {start: replace(recipe, starts=(start,)) for start in starts}
         if with_independent_gps:
             first[INDEPENDENT_GPS] = replace(recipe, n_latents=1, starts=("independent",), is_constant=True)
-        judgement = self._judge(first or {"as given": recipe}, None)
-        best = judgement.best or next(iter(self._recipes))
-        if any_kernel and len(self._recipes[best].kernel.evidence) > 1:
-            other = self._recipes[best]
-            name = next(name for name in other.kernel.evidence if name != other.kernel.name)
-            another = {f"{best}, {name}": replace(other, kernel=other.kernel._replace(name=name))}
-            judgement = self._judge(another, judgement)
-            best = judgement.best or best
+        judgement = self._judge(first, Judgement())
+        best = judgement.best or next(iter(first), "as given")
+        self._recipes.setdefault(best, recipe)
+        if any_kernel and len(recipe.kernel.evidence) > 1:
+            name = next(name for name in recipe.kernel.evidence if name != recipe.kernel.name)
+            another = replace(self._recipes[best], kernel=recipe.kernel._replace(name=name))
+            best = self._judge({f"{best}, {name}": another}, judgement).best or best
         latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].is_constant:
             best, latent_scores = self._choose_latents(best, judgement)
@@ -130,16 +129,19 @@ class Selection:
         identity = None if self._file is None else self._file.identity
         return Selected(self._recipes[best], report, latent_scores, identity)
 
-    def _choose_latents(self, name: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
-        given = self._recipes[name]
-        numbers = sorted({min(K, len(self._X)) for K in (*LATENTS, given.n_latents)})
-        names = {K: name if given.n_latents == K else f"{name}, {K} functions" for K in numbers}
-        others = {names[K]: replace(given, n_latents=K) for K in numbers if given.n_latents != K}
-        judgement = self._judge(others, judgement)
-        scores = {K: judgement.score(each) for K, each in names.items() if each in judgement.by_row}
-        return smallest_of_the_best(judgement, list(names.values())), scores
+    def _choose_latents(self, best: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
+        """The smallest number of functions that is not beaten, beside what else is best; adds to the judgement."""
+        given = self._recipes[best]
+        names = {K: f"{best}, {K} functions" for K in sorted({min(K, len(self._X)) for K in LATENTS})}
+        if best in judgement.by_row:
+            names[given.n_latents] = best
+        others = {name: replace(given, n_latents=K) for K, name in names.items() if name != best}
+        self._judge(others, judgement)
+        scores = {K: judgement.score(name) for K, name in sorted(names.items()) if name in judgement.by_row}
+        return smallest_of_the_best(judgement, [name for _, name in sorted(names.items())]), scores
 
-    def _judge(self, recipes: dict[str, Recipe], so_far: Judgement | None) -> Judgement:
+    def _judge(self, recipes: dict[str, Recipe], so_far: Judgement) -> Judgement:
+        """Adds the scores of further candidates to a judgement."""
         self._recipes |= recipes
         return judge(list(recipes), self._folds, self._score, so_far=so_far, progress=self._progress, file=self._file)
 

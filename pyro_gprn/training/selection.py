@@ -89,6 +89,12 @@ class Judgement:
         self.n_folds[name] = self.n_folds.get(name, 0) + 1
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
+    def take_in(self, saved: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Takes over what a checkpoint kept of some candidates."""
+        for name in (name for name in names if name in saved["by_row"]):
+            self.by_row[name], self.seconds[name] = saved["by_row"][name], saved["seconds"][name]
+            self.n_folds[name] = int(saved["n_folds"][name])
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"by_row": self.by_row, "n_folds": self.n_folds, "seconds": self.seconds}
@@ -125,7 +131,7 @@ def judge(
     saved = None if file is None else file.load()
     judgement = Judgement() if so_far is None else so_far
     if saved is not None:
-        judgement = Judgement(**_read(saved))
+        judgement.take_in(saved, names)
     with (
         noticed_interrupts() as interruption,
         tqdm(total=len(names) * len(folds), desc=what, disable=not progress) as bar,
@@ -173,14 +179,6 @@ def _in_the_race(names: Sequence[str], judgement: Judgement, n_done: int) -> lis
         return judgement.score(name) <= (1 + PATIENCE / n_done) * best
 
     return [name for name in names if judgement.n_folds.get(name, 0) >= n_done and is_near(name)]
-
-
-def _read(saved: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "by_row": dict(saved["by_row"]),
-        "n_folds": {name: int(n) for name, n in saved["n_folds"].items()},
-        "seconds": dict(saved["seconds"]),
-    }
 
 
 def smallest_of_the_best(judgement: Judgement, names: Sequence[str]) -> str:
