@@ -96,7 +96,7 @@ def test_the_evidence_finds_the_kernel_that_made_the_data(truth):
     X = torch.rand(50, 2, generator=torch.Generator().manual_seed(0)).double() * 4
     kernel = named_kernel(truth, X).double()
     root = torch.linalg.cholesky(values(kernel, X) + 1e-6 * torch.eye(50))
-    name, evidence = choose_kernel(X, OutputStatistics.of(root @ random_numbers(50, 300)))
+    name, evidence, _ = choose_kernel(X, OutputStatistics.of(root @ random_numbers(50, 300)))
     assert name == next(iter(evidence)) == truth
     assert list(evidence.values()) == sorted(evidence.values(), reverse=True)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
+from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, quiet_jitter
 from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -109,7 +109,7 @@ def _maximise(objective: EvidenceGivenF, starts: list[np.ndarray], ranges: Range
         options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
         return scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
-    with few_threads(len(objective.F)):
+    with few_threads(len(objective.F)), quiet_jitter():
         try:
             objective(starts[0])
             if interruption.is_requested:

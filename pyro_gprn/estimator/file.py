@@ -26,6 +26,8 @@ _KIND = "regressor"
 #: The jitter of fits whose files do not name it.
 _FORMER_JITTER = 1e-10
 _KERNELS = ("kernel_f", "kernel_w")
+#: Where the description of a kernel is that of the kernel which each output has.
+_OF_EACH = "of each output"
 
 
 def write_fit(
@@ -47,8 +49,7 @@ def write_fit(
         {
             "settings": plain_settings,
             "kernel_settings": {name: _describe_setting(fitted.kernels[name]) for name in _KERNELS},
-            "kernels": {name: _describe(shared_kernel(getattr(model, name))) for name in _KERNELS},
-            "own_kernels": getattr(model, "own_kernels", False),
+            "kernels": {name: _describe(getattr(model, name)) for name in _KERNELS},
             "model": model.state_dict(),
             "guide": fitted.guide.state_dict(),
             "guide_mean": getattr(fitted.guide, "mean", None),
@@ -121,7 +122,7 @@ def _rebuild_fit(
         made["kernel_f"],
         made["kernel_w"],
         tree["effective_outputs"],
-        tree.get("own_kernels", False),
+        _OF_EACH in tree["kernels"]["kernel_w"],
     )
     model.jitter = tree.get("jitter", _FORMER_JITTER)
     model.load_state_dict(state)
@@ -261,6 +262,9 @@ def _rebuild_setting(tree: dict[str, Any], name: str, given: Kernel | None) -> A
 
 
 def _describe(kernel: Kernel) -> dict[str, Any]:
+    shared = shared_kernel(kernel)
+    if shared is not kernel:
+        return {_OF_EACH: _describe(shared)}
     try:
         return describe_kernel(kernel)
     except ValueError:
@@ -270,6 +274,7 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
 def _rebuild(description: dict[str, Any], given: Kernel | None, name: str, path: str | Path) -> Kernel:
     if given is not None:
         return given
+    description = description.get(_OF_EACH, description)
     if "own" in description:
         raise ArchiveError(
             f"{name} in {path} is a {description['own']}, which a file without code cannot hold: pass one,"

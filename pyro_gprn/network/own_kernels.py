@@ -14,7 +14,7 @@ import torch
 from pyro.contrib.gp.kernels import Kernel, Product, Sum
 from torch import Tensor
 
-from pyro_gprn.network.kernels import ProductMatern, ProductMatern32, ProductMatern52, matern_product
+from pyro_gprn.network.kernels import ProductMatern, ProductMatern32, ProductMatern52, matern_product, parts
 
 #: Hyperparameters that may differ between input columns: ``(D, P)``, or ``(D, 1)`` for one number for all columns.
 _BY_COLUMN = ("lengthscale", "period")
@@ -163,16 +163,16 @@ def own_kernels(kernel: Kernel, n_outputs: int, name: str = "kernel") -> Kernel:
 def shared_kernel(kernel: Kernel) -> Kernel:
     """A kernel that outputs share, of the kind of which each has its own, with the values of the first output.
 
-    Other kernels come back as they are.
+    A kernel that is shared, and one that has a prior, come back as they are.
 
     >>> type(shared_kernel(own_kernels(gp.RBF(2), n_outputs=3))).__name__
     'RBF'
     """
-    if type(kernel) in (Sum, Product):
-        both = [shared_kernel(part) if isinstance(part, Kernel) else part for part in _both(kernel)]
-        return type(kernel)(*both)
-    if type(kernel) not in _SHARED or kernel._pyro_samples:
+    if any(type(part) not in _SHARED or part._pyro_samples for part in parts(kernel)):
         return kernel
+    if type(kernel) in (Sum, Product):
+        both = (shared_kernel(part) if isinstance(part, Kernel) else part for part in _both(kernel))
+        return type(kernel)(*both)
     shared = _SHARED[type(kernel)](kernel.input_dim, active_dims=list(kernel.active_dims))
     for parameter in kernel._pyro_params:
         setattr(shared, parameter, getattr(kernel, parameter).detach()[0])
