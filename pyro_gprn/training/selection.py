@@ -23,7 +23,7 @@ from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 #: Numbers of latent functions that are tried.
 LATENTS = (1, 2, 3, 5, 8)
 #: With fewer rows nothing is held out: too little would be left to fit.
-FEWEST_ROWS = 12
+FEWEST_ROWS = 8
 #: How many folds.
 N_FOLDS = 5
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
