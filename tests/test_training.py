@@ -124,8 +124,8 @@ def test_missing_outputs():
 
 
 def test_very_many_patterns_of_holes_are_pointed_out():
-    X, Y = torch.rand(40, 1), torch.randn(40, 40)
-    Y[torch.arange(40), torch.arange(40)] = torch.nan
+    X, Y = torch.rand(40, 1), torch.full((40, 40), torch.nan)
+    Y[torch.arange(40), torch.arange(40)] = Y[torch.arange(40) - 1, torch.arange(40)] = 1.0
     with pytest.warns(UserWarning, match=r"40 patterns of missing outputs.*KroneckerGuide\(mean='full'\) and a mask"):
         fit_collapsed(CollapsedGPRN(X, 40, 1), Y, **QUICK | {"steps": 2})
 

@@ -4,6 +4,7 @@ from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.output_scales import learn_output_scales
 from pyro_gprn.collapsed.prediction import CollapsedPredictive
+from pyro_gprn.collapsed.scattered_prediction import ScatteredPredictive
 from pyro_gprn.collapsed.training import CollapsedFit, fit_collapsed
 from pyro_gprn.collapsed.weights import output_correlation, sample_weights
 
@@ -12,6 +13,7 @@ __all__ = [
     "CollapsedGPRN",
     "CollapsedGuide",
     "CollapsedPredictive",
+    "ScatteredPredictive",
     "fit_collapsed",
     "learn_output_scales",
     "output_correlation",

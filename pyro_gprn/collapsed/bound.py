@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 
 from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, output_covariance, pull_back
+from pyro_gprn.collapsed.likelihood import output_covariance, outputs_given, pull_back
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
 
@@ -51,14 +51,14 @@ def evaluate_bound(
     total = torch.zeros((), dtype=torch.float64, device=Lf.device)
     for some in _few_at_a_time(white, known):
         F = Lf @ (q.loc + q.row @ some @ q.column.mT)
-        total += OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known).log_density().sum()
+        total += outputs_given(known, output_covariance(F, Kw, noise, model.jitter)).log_density().sum()
     kl = kl_divergence(MatrixNormal(*q, validate_args=False), model.prior())
     return model.likelihood_power * total / len(white) - kl
 
 
 def _few_at_a_time(draws: Tensor, known: OutputStatistics) -> tuple[Tensor, ...]:
-    """Draws ``(s, N, K)``, as many together as there is room for their covariances of all groups."""
-    return draws.split(max(1, MOST_NUMBERS // known.grams.numel()))
+    """Draws ``(s, N, K)``, as many together as there is room for what their densities hold."""
+    return draws.split(max(1, MOST_NUMBERS // known.numbers_held))
 
 
 def gauss_newton_rows(
@@ -76,7 +76,7 @@ def gauss_newton_rows(
     H = torch.zeros_like(Lf)
     for some in _few_at_a_time(V, known):
         F = Lf @ some
-        given = OutputsGivenF(output_covariance(F, Kw, noise, model.jitter), known)
+        given = outputs_given(known, output_covariance(F, Kw, noise, model.jitter))
         H += given.gauss_newton(F, Kw, column_scales) * (len(some) / len(V))
     precision = (Lf.mT @ H @ Lf) * (model.likelihood_power / len(column_scales))
     precision = 0.5 * (precision + precision.mT) + column_scales.mean() * identity
@@ -94,7 +94,7 @@ def _density_and_gradients(
 
     What it is made of, a handful of N×N arrays, is let go before the next are made.
     """
-    given = OutputsGivenF(output_covariance(F, Kw, noise, jitter), known)
+    given = outputs_given(known, output_covariance(F, Kw, noise, jitter))
     by_A, by_noise = pull_back(given.score().mul_(scale), jitter)
     return scale * given.log_density().sum(), by_A, by_noise.sum(0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, quiet_jitter
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, effective_outputs
+from pyro_gprn.collapsed.likelihood import effective_outputs, outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
@@ -68,7 +68,7 @@ class EvidenceGivenF:
             # without end, to cancel the very draws.
             terms, log_prior = self._model.at_centre_with_log_prior(self._model.weights_and_noise)
             covariance = self._model.output_covariance(self.F, *terms)
-            value = OutputsGivenF(covariance, self.known).log_density() + log_prior
+            value = outputs_given(self.known, covariance).log_density() + log_prior
             gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
         except NotPositiveDefiniteError:
             return 1e10, np.zeros_like(values)

@@ -9,14 +9,15 @@ over groups g of outputs: D_g outputs with the same holes, observed in n_g rows,
 G_g = Y_g Y_gᵀ. One N×N Cholesky factor a group serves all its outputs and all K. Where each output has a kernel and a
 noise of its own, each is a group, and K_w, σ_y² and C_F have a dimension of groups too.
 
-:class:`OutputsGivenF` is the one place that knows of groups. Everything that depends on C_F goes through it.
+:class:`OutputsGivenF` is the one place that knows of groups. Everything that depends on C_F goes through it, or through
+its second kind for outputs that have each its own holes (scattered.py); :func:`outputs_given` makes the right one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +26,10 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 
 from pyro_gprn.algebra.linalg import add_to_diagonal, safe_cholesky
-from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics
 
-_NAME = "the covariance of the outputs"
+#: What ``C_F`` is called in warnings and errors.
+COVARIANCE = "the covariance of the outputs"
 
 
 def times_kernel(kernel: Tensor, products: Tensor) -> Tensor:
@@ -83,6 +85,8 @@ class OutputsGivenF:
     tensor([-9.1894, -9.1894, -9.1894], dtype=torch.float64)
     """
 
+    known: Any  #: the statistics
+
     def __init__(self, covariance: Tensor, known: OutputStatistics) -> None:
         if known.is_by_output and covariance.shape[-3:-2] != known.counts.shape:
             raise ValueError(
@@ -115,7 +119,7 @@ class OutputsGivenF:
     @cached_property
     def factor(self) -> Tensor:
         """Cholesky factors of ``C_g``, ``(*batch, g, N, N)``."""
-        return safe_cholesky(self.by_group, name=_NAME)
+        return safe_cholesky(self.by_group, name=COVARIANCE)
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -148,12 +152,17 @@ class OutputsGivenF:
         # For a change a of column k of F, dC = diag(a) B + Bᵀ diag(a) with B = K_w diag(f_k), and the expected Hessian
         # of log p is −aᵀ H_k a with  H_k = Σ_g D_g [ (B C⁻¹) ∘ (B C⁻¹)ᵀ + C⁻¹ ∘ (B C⁻¹ Bᵀ) ].
         # The second terms add up to  C⁻¹ ∘ Σ_k t_k B C⁻¹ Bᵀ = C⁻¹ ∘ K_w (C⁻¹ ∘ F diag(t) Fᵀ) K_w.
-        inverse = self.inverse if self.known.is_complete else self.inverse * self._seen_pairs  # (s, g, N, N)
+        inverse, counts = self._inverse_of_observed()  # (s, g, N, N)
         by_group = inverse * (Kw @ (inverse * ((F * column_scales) @ F.mT).unsqueeze(1)) @ Kw)
         for k, scale in enumerate(column_scales):
             BC = (Kw * F[:, None, None, :, k]) @ inverse
             by_group += scale * BC * BC.mT
-        return torch.einsum("g,sgij->ij", self.known.counts, by_group) / len(F)
+        return torch.einsum("g,sgij->ij", counts, by_group) / len(F)
+
+    def _inverse_of_observed(self) -> tuple[Tensor, Tensor]:
+        """``C_g⁻¹`` with zeros in missing rows, ``(*batch, g, N, N)``, and the groups' numbers of outputs, ``(g,)``."""
+        inverse = self.inverse if self.known.is_complete else self.inverse * self._seen_pairs
+        return inverse, self.known.counts
 
     def log_density_by_row(self) -> Tensor:
         """``log p(y_n | the other rows, F)`` of each row, ``(*batch, N)``: from the Gram matrices, no row taken out."""
@@ -175,13 +184,12 @@ class OutputsGivenF:
         half = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
         return Coefficients(torch.linalg.solve_triangular(self.factor.mT, half, upper=True).mT, half)
 
-    def predict_left_out(self, cross: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row from all other rows, where its covariance with these is given anew.
+    def predict_left_out(self, cross: Tensor, positions: slice | Tensor) -> LeftOutRows:
+        """Each row of some outputs from all other rows, where its covariance with these is given anew.
 
         :param cross: a row ``k_n`` for each n, its entry at n left out of account, ``(*batch, N, N)``, or with a
             dimension of groups where the covariance has one.
-        :returns: coefficients of the other rows' outputs, ``(*batch, g, N, N)`` with zeros on the diagonal, and how
-            much they reduce the variance of each row, ``(*batch, g, N)``.
+        :param positions: which outputs; ``b`` of them.
         """
         # With P = C⁻¹ the inverse of C without row n is P − P_:n P_n: / P_nn, so the coefficients of row n are
         #   P k_n − P_:n (P k_n)_n / P_nn.
@@ -190,20 +198,84 @@ class OutputsGivenF:
         coefficients = k @ P  # a row for each n
         own = coefficients.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
         coefficients = without_diagonal(coefficients - own.unsqueeze(-1) * P)
-        return coefficients, (k * coefficients).sum(-1)
+        mean = combine_outputs(coefficients.movedim(-3, 0), self.known, positions)
+        return LeftOutRows(mean, (k * coefficients).sum(-1)[..., self.known.patterns_at(positions), :].mT)
 
     def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
-        """``C_g⁻¹ values``, ``(N, b)``, with each output by its own group, for one draw of F.
+        """``C_g⁻¹ values``, ``(*batch, N, b)``, with each output by its own group.
 
         :param values: ``(N, b)``, zero where an output is missing.
         :param positions: which outputs these are.
         """
         groups = self.known.patterns_at(positions)
-        result = torch.empty_like(values)
+        result = self.factor.new_empty(*self.factor.shape[:-3], *values.shape)
         for group in groups.unique().tolist():
             some = groups == group
-            result[:, some] = torch.cholesky_solve(values[:, some], self.factor[group])
+            result[..., some] = torch.cholesky_solve(values[:, some], self.factor[..., group, :, :])
         return result
+
+    def precision_at(self, positions: slice | Tensor) -> Tensor:
+        """The diagonal of ``C_g⁻¹`` for some outputs, ``(*batch, N, b)``; 1 in missing rows."""
+        return self.inverse.diagonal(dim1=-2, dim2=-1)[..., self.known.patterns_at(positions), :].mT
+
+    def whitened_gram(self) -> Tensor:
+        """``Σ_g L_g⁻¹ G_g L_g⁻ᵀ`` with ``C_g = L_g L_gᵀ``, ``(*batch, N, N)``."""
+        half = torch.linalg.solve_triangular(self.factor, self.known.grams, upper=False)
+        return torch.linalg.solve_triangular(self.factor, half.mT, upper=False).sum(-3)
+
+
+class LeftOutRows(NamedTuple):
+    """Each row of ``b`` outputs predicted from all other rows."""
+
+    mean: Tensor  #: (*batch, N, b)
+    explained: Tensor  #: by how much the other rows reduce the variance of each, (*batch, N, b)
+
+
+class MeanPrecision:
+    """``C_g⁻¹`` of every group of outputs, averaged over draws of F, which are added one by one.
+
+    :param known: statistics of the outputs.
+    """
+
+    def __init__(self, known: GroupedStatistics) -> None:
+        self._known, self._n_draws = known, 0
+        self._total = torch.zeros_like(known.grams)
+
+    def add(self, covariance: Tensor) -> None:
+        """Adds one draw, by its ``C_F``, ``(N, N)``."""
+        self._total += OutputsGivenF(covariance, self._known).inverse
+        self._n_draws += 1
+
+    def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
+        """``C_g⁻¹ values``, ``(N, b)``, for values ``(N, b)`` of the outputs at some positions, zero where missing."""
+        return combine_values(self._total, values, self._known, positions) / self._n_draws
+
+    def diagonal(self, positions: slice | Tensor) -> Tensor:
+        """The diagonal for some outputs, ``(N, b)``; 1 in missing rows."""
+        diagonal = self._total.diagonal(dim1=-2, dim2=-1) / self._n_draws
+        return diagonal[self._known.patterns_at(positions)].mT
+
+
+@singledispatch
+def outputs_given(known: OutputStatistics, covariance: Tensor) -> OutputsGivenF:
+    """The outputs given draws of F, by the kind of their statistics.
+
+    Statistics of another kind register their own: ``outputs_given.register(MyStatistics, …)``.
+
+    :param known: statistics of the outputs.
+    :param covariance: ``C_F``, ``(*batch, N, N)``.
+    """
+    raise TypeError(f"known must be grouped or scattered statistics of outputs; got {type(known).__name__}")
+
+
+@singledispatch
+def mean_precision(known: OutputStatistics) -> MeanPrecision:
+    """An average over draws of ``C_F⁻¹`` that has no draws yet, by the kind of the statistics."""
+    raise TypeError(f"known must be grouped or scattered statistics of outputs; got {type(known).__name__}")
+
+
+outputs_given.register(GroupedStatistics, lambda known, covariance: OutputsGivenF(covariance, known))
+mean_precision.register(GroupedStatistics, MeanPrecision)
 
 
 def combine_outputs(coefficients: Tensor, known: OutputStatistics, positions: slice | Tensor) -> Tensor:
@@ -232,14 +304,14 @@ def without_diagonal(matrix: Tensor) -> Tensor:
     return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
 
 
-def _log_density(factor: Tensor, inverse: Tensor, known: OutputStatistics) -> Tensor:
+def _log_density(factor: Tensor, inverse: Tensor, known: GroupedStatistics) -> Tensor:
     log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     squares = (inverse * known.grams).sum((-2, -1))
     constants = known.numbers * math.log(2 * math.pi)
     return -0.5 * (constants + known.counts * log_det + squares).sum(-1)
 
 
-def _score(inverse: Tensor, known: OutputStatistics) -> Tensor:
+def _score(inverse: Tensor, known: GroupedStatistics) -> Tensor:
     """``∂/∂C_g = ½ (C_g⁻¹ G_g C_g⁻¹ − D_g C_g⁻¹)``, ``(*batch, g, N, N)``."""
     score = inverse @ known.grams @ inverse
     score -= known.counts[:, None, None] * inverse
@@ -250,8 +322,8 @@ class _LogDensity(torch.autograd.Function):
     """The log density with its gradient by hand: half the time of autograd's."""
 
     @staticmethod
-    def forward(ctx: Any, by_group: Tensor, known: OutputStatistics) -> Tensor:
-        factor = safe_cholesky(by_group, name=_NAME)
+    def forward(ctx: Any, by_group: Tensor, known: GroupedStatistics) -> Tensor:
+        factor = safe_cholesky(by_group, name=COVARIANCE)
         inverse = torch.cholesky_inverse(factor)
         ctx.save_for_backward(by_group, inverse)
         ctx.known = known
@@ -329,7 +401,7 @@ class CollapsedNormal(TorchDistribution):
         return diagonal.reshape(diagonal.shape + (1,) * len(self.output_shape)).expand(self.shape())
 
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
-        root = safe_cholesky(self.covariance, name=_NAME)
+        root = safe_cholesky(self.covariance, name=COVARIANCE)
         shape = Size(sample_shape) + self.batch_shape + self.event_shape[:1] + (self.output_shape.numel(),)
         noise = torch.randn(shape, dtype=root.dtype, device=root.device)
         return colour(root, noise, self.by_output).reshape(self._extended_shape(Size(sample_shape)))
@@ -338,7 +410,7 @@ class CollapsedNormal(TorchDistribution):
         known = self.statistics
         if known is None or not known.source.is_of(value):
             known = OutputStatistics.of(value)
-        return OutputsGivenF(self.covariance, known.by_output if self.by_output else known).log_density()
+        return outputs_given(known.by_output if self.by_output else known, self.covariance).log_density()
 
 
 def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
@@ -358,11 +430,7 @@ def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:
     True
     """
     n_rows, n_outputs = covariance.shape[-1], known.counts.sum().item()
-    root = OutputsGivenF(covariance, known).factor
-    half = torch.linalg.solve_triangular(root, known.grams, upper=False)
-    whitened = torch.linalg.solve_triangular(root, half.mT, upper=False).sum(0)
-    seen = known.observed.double()
-    A = whitened / torch.einsum("g,gi,gj->ij", known.counts, seen, seen).clamp(min=1.0)
+    A = outputs_given(known, covariance).whitened_gram() / known.pairs.clamp(min=1.0)
     A = A / A.diagonal().mean().clamp(min=torch.finfo(A.dtype).tiny)
     off_diagonal = A.square().sum() - A.diagonal().square().sum()
     if n_rows == 1 or not off_diagonal > 0:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_values
+from pyro_gprn.collapsed.likelihood import MeanPrecision, mean_precision
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
@@ -70,44 +70,43 @@ def learn_output_scales(
     tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
     chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
     if math.isinf(chosen):
-        ones = precision.new_ones(known.source.n_outputs)
+        ones = known.counts.new_ones(known.source.n_outputs)
         return OutputScales(ones * math.inf, ones, chosen)
-    degrees = chosen + known.observed.sum(1).to(precision)[known.patterns_at(slice(None))]
+    degrees = chosen + known.observed.sum(1).to(known.counts)[known.patterns_at(slice(None))]
     return OutputScales(degrees, (chosen + _quadratic_forms(precision, known)) / degrees, chosen)
 
 
-def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Tensor:
-    """``C_g⁻¹`` of each group of outputs, averaged over draws, ``(g, N, N)``."""
-    model = draws.model
+def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> MeanPrecision:
+    """``C_F⁻¹`` of the outputs, averaged over draws."""
+    model, precision = draws.model, mean_precision(known)
 
-    def add_up(V: Tensor) -> Tensor:
+    def add(V: Tensor) -> None:
         Lf, Kw, noise = model.covariances()
-        each = (OutputsGivenF(model.output_covariance(Lf @ v, Kw, noise), known).inverse for v in V)
-        return sum(each, start=torch.zeros_like(known.grams))  # one draw at a time: each has g matrices N×N
+        for v in V:  # one draw at a time: each may have a matrix N×N for every group of outputs
+            precision.add(model.output_covariance(Lf @ v, Kw, noise))
 
-    return torch.stack(draws.each(add_up)).sum(0) / len(draws.V)
+    draws.each(add)
+    return precision
 
 
-def _quadratic_forms(precision: Tensor, known: OutputStatistics) -> Tensor:
-    """``y_dᵀ P y_d`` of each output with its group's P, ``(D,)``."""
-    result = precision.new_empty(known.source.n_outputs)
+def _quadratic_forms(precision: MeanPrecision, known: OutputStatistics) -> Tensor:
+    """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``."""
+    result = known.counts.new_empty(known.source.n_outputs)
     for positions, block in known.source.chunks():
-        values = block.to(precision) if known.is_complete else block.to(precision).nan_to_num(nan=0.0)
-        result[positions] = (values * combine_values(precision, values, known, positions)).sum(0)
+        values = block.to(result) if known.is_complete else block.to(result).nan_to_num(nan=0.0)
+        result[positions] = (values * precision.solve(values, positions)).sum(0)
     return result.clamp(min=0.0)
 
 
-def _choose_prior_degrees(tried: Sequence[float], precision: Tensor, known: OutputStatistics) -> float:
+def _choose_prior_degrees(tried: Sequence[float], precision: MeanPrecision, known: OutputStatistics) -> float:
     """The value of ν with the highest density of rows left out, over some of the outputs."""
     # With z = P y, row n of an output lies z_n / P_nn from what the other rows predict, with variance s_d² / P_nn; and
     # the quadratic form of the other rows, which tells s_d, is q_d − z_n² / P_nn.
     n_outputs = known.source.n_outputs
     positions = torch.linspace(0, n_outputs - 1, min(n_outputs, N_JUDGED)).round().long().unique()
-    positions = positions.to(precision.device)
-    values, groups = known.values_at(positions), known.patterns_at(positions)
-    solved = combine_values(precision, values, known, positions)
-    diagonal = precision.diagonal(dim1=-2, dim2=-1)[groups].mT  # (N, b)
-    seen = known.observed[groups].mT
+    positions = positions.to(known.counts.device)
+    values, seen = known.values_at(positions), known.observed[known.patterns_at(positions)].mT
+    solved, diagonal = precision.solve(values, positions), precision.diagonal(positions)  # (N, b)
     others = ((values * solved).sum(0) - solved.square() / diagonal).clamp(min=0.0)
     n_others = seen.sum(0) - 1.0
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs, times_kernel
+from pyro_gprn.collapsed.likelihood import combine_outputs, outputs_given, times_kernel
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components, PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.base import Components, PosteriorPredictive
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
@@ -110,7 +110,7 @@ class CollapsedPredictive(PosteriorPredictive):
         F = Lf @ V
         F_new = f.whitened.mT @ V + draw_rows(f.residual, white[: len(V)])
         cross = times_kernel(model.kernel_w(self.X_new, model.X), F_new @ F.mT)
-        new = OutputsGivenF(model.output_covariance(F, Kw, noise), self._known).predict(cross)
+        new = outputs_given(self._known, model.output_covariance(F, Kw, noise)).predict(cross)
         kernel = model.kernel_w(self.X_new).expand(len(V), noise.numel(), -1, -1)
         return OutputMixture(new.coefficients, new.half, F_new, kernel, noise.expand(len(V), noise.numel()))
 
@@ -131,13 +131,13 @@ class CollapsedPredictive(PosteriorPredictive):
         if joint:
             if self._joint_mixture is None:
                 self._joint_mixture = self._mix(self._draws, joint=True)
-            return _Chosen(self._joint_mixture, self._known, self._scales, n_draws, self._generator)
+            return ChosenComponents(self._joint_mixture, self._known, self._scales, n_draws, self._generator)
         mixture = self._mixture
         if n_draws is not None and n_draws > len(mixture.coefficients):  # none counts twice: draw as many as are wanted
             more = PosteriorDraws.of(self._model, self._posterior, n_draws, mirrored=True, generator=self._generator)
             mixture = self._mix(more, joint=False)
         n_chosen = min(n_draws or N_DRAWS, len(mixture.coefficients))
-        return _Chosen(mixture, self._known, self._scales, n_chosen, self._generator)
+        return ChosenComponents(mixture, self._known, self._scales, n_chosen, self._generator)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         _, n_new, rank, n_rows = self._deviation_root.shape
@@ -149,7 +149,7 @@ def _of_outputs(values: Tensor, known: OutputStatistics, chosen: OutputSelection
     return values if values.shape[-1] == 1 else values[..., known.patterns_at(chosen.positions(slice(None)))]
 
 
-class _Chosen(Components):
+class ChosenComponents(Components):
     """``n`` components of a mixture, each as often as the others or once more; None is all of them."""
 
     def __init__(
@@ -185,14 +185,14 @@ class _Chosen(Components):
         return OutputScales(degrees[None, None], squares[None, None], prior_degrees)
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
+        return self._deviation(chosen, components, self._known.patterns_at(chosen.positions(slice(None))))
+
+    def _deviation(self, chosen: OutputSelection, components: slice, groups: Tensor) -> Tensor:
+        """The deviation of outputs of given groups, ``(size,)``."""
         covariance = self._mixture.covariance(self._draws[components])
-        groups = self._known.patterns_at(chosen.positions(slice(None)))
         shape = (len(covariance), covariance.shape[-1], chosen.size)
         white = white_noise(*shape, like=covariance, generator=self._generator, dtype=torch.float32)
         for group in range(covariance.shape[1]):
             some = groups == group
             white[..., some] = covariance_root(covariance[:, group]) @ white[..., some]
         return white
-
-
-posterior_predictive.register(CollapsedGPRN, CollapsedPredictive)

@@ -59,9 +59,7 @@ def leading_functions(known: OutputStatistics, n_functions: int) -> Tensor:
     >>> torch.allclose(F / F[0, 0], torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]).double(), atol=1e-6)
     True
     """
-    seen = known.observed.double()
-    pairs = torch.einsum("g,gi,gj->ij", known.counts, seen, seen)
-    values, vectors = torch.linalg.eigh(known.grams.sum(0) / pairs.clamp(min=1.0))  # ascending
+    values, vectors = torch.linalg.eigh(known.gram_of_observed / known.pairs.clamp(min=1.0))  # ascending
     F = vectors.flip(1)[:, :n_functions] * values.flip(0)[:n_functions].clamp(min=0.0).sqrt()
     F = torch.nn.functional.pad(F, (0, n_functions - F.shape[1]))
     return F / F.square().sum(1).mean().sqrt().clamp(min=torch.finfo(F.dtype).tiny)

@@ -17,9 +17,12 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
    and 311 on blob, fronts, heat and chirp, against 1112, 901, 1315 and 310 of plain Adam with one draw, 850 steps and
    rate 0.02, in less time. L-BFGS on fixed draws with a free row covariance fails: the covariance learns to cancel the
    very draws (bound on fresh draws -357 on the blob). A point estimate (MAP) was worse on every field.
-5. *Holes.* A step costs a Cholesky factor for each pattern of holes. Step for step that is cheaper than the masked
-   KroneckerGuide up to about 1.3 D K / N patterns (with K = 5, 25 at N = 64 and D = 200, 80 at N = 64 and D = 1000, 7
-   at N = D = 200); since the latter needs many times the steps, a message points to it above ten times D K / N.
+5. *Holes.* Where many outputs share each pattern of holes, a step costs a Cholesky factor for each pattern. Where
+   nearly every output has its own holes, it costs one for all and a small one for each output (scattered.py): a fit of
+   40 × 1,000 with 5 % missing takes two to three times as long as one of complete outputs (benchmarks/holes.py), and by
+   patterns took 46 times as long. Outputs that have nearly all their own holes and miss nearly all rows gain nothing by
+   that. Then the masked KroneckerGuide is cheaper step for step above about 1.3 D K / N patterns, but needs many times
+   the steps: a message points to it above ten times D K / N.
 6. *Hyperparameters stay in ranges* taken from the data: length-scales within the distances between inputs, noise down
    to 1e-6 of the outputs' scale. Inputs that do not matter end at the upper end of that range: 120 runs of a borehole
    with 8 further inputs or 18 told the five that matter apart without a prior.
@@ -144,7 +147,7 @@ def fit_collapsed(
 
 def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingSettings, before: int) -> None:
     """Warns of what will take long, before it begins; each run has steps ``before`` its own."""
-    n_patterns, N = len(known.counts), model.n_rows
+    n_patterns, N = known.n_factors, model.n_rows
     if not model.own_kernels and n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / N):
         warnings.warn(
             f"Y has {n_patterns} patterns of missing outputs, each with a Cholesky factor of its own at every step;"
@@ -155,7 +158,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
         unit = n_patterns * _seconds_of_a_cholesky(N)
         steps = how.restarts * (before + how.steps)
         minutes = unit * (steps * _STEP_COST + _EVALUATIONS * _EVALUATION_COST) / 60
-        gigabytes = n_patterns * _ARRAYS * 8 * N**2 / 1e9
+        gigabytes = _ARRAYS * 8 * known.numbers_held / 1e9
         warnings.warn(
             f"N = {N} rows: a step factorises matrices of {N} × {N}, and its cost grows with N³. This fit will take"
             f" about {minutes:.0f} minutes at most, and {gigabytes:.1f} GB beside the data. Ctrl-C keeps what was"

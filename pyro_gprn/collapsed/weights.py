@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF
+from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
@@ -67,7 +67,7 @@ def sample_weights(
         noise_draw = deviation * white_noise(*y.shape, like=y, generator=generator)
         imagined = (F.unsqueeze(-1) * prior[:N]).sum(1) + noise_draw
         surprise = (y - imagined).nan_to_num(nan=0.0)  # nothing is learnt where nothing was observed
-        solved = OutputsGivenF(model.output_covariance(F, Kw, noise), known).solve(surprise, positions)
+        solved = outputs_given(known, model.output_covariance(F, Kw, noise)).solve(surprise, positions)
         return prior[N:] + torch.einsum(f"{own}in,nk,nd->ikd", everywhere[..., N:, :N], F, solved)
 
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)

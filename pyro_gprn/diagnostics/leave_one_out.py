@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import OutputsGivenF, combine_outputs, times_kernel
+from pyro_gprn.collapsed.likelihood import outputs_given, times_kernel
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
@@ -54,7 +54,7 @@ def describe_draws(
     def describe(V: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
         Lf, Kw, noise = model.covariances()
         F = Lf @ V
-        given = [OutputsGivenF(model.output_covariance(each, Kw, noise), known) for each in F]  # one N×N at a time
+        given = [outputs_given(known, model.output_covariance(each, Kw, noise)) for each in F]  # one N×N at a time
         density = torch.stack([each.log_density() for each in given])
         by_row = torch.stack([each.log_density_by_row() for each in given])
         log_prior = -0.5 * (V.square().sum((-2, -1)) + V[0].numel() * math.log(2 * math.pi))
@@ -118,7 +118,7 @@ def predict_left_out(
     #   mean c_n y     and     variance κ_w(x_n,x_n)|f_n|² + σ_y² − k_n c_nᵀ.
     model = draws.model
     known = model.statistics(Y)
-    groups = known.patterns_at(positions)
+    values = known.values_at(positions)
 
     def predict(V: Tensor) -> LeftOut:
         Lf, Kw, noise = model.covariances()
@@ -127,14 +127,14 @@ def predict_left_out(
         spread = precision_f.diagonal().rsqrt().unsqueeze(-1)
         fresh = spread * white_noise(*F.shape, like=F, generator=generator)
         anew = F - (precision_f @ F) * spread.square() + fresh
-        given = OutputsGivenF(model.output_covariance(F, Kw, noise), known)
-        coefficients, explained = given.predict_left_out(times_kernel(Kw, anew @ F.mT))
-        prior = Kw.diagonal(dim1=-2, dim2=-1) * anew.square().sum(-1).unsqueeze(1)
-        variance = (prior - explained).clamp(min=0.0) + noise.unsqueeze(-1)  # (s, g, N)
-        mean = combine_outputs(coefficients.movedim(1, 0), known, positions)
-        precision = given.inverse.diagonal(dim1=-2, dim2=-1)  # (s, g, N)
-        residuals = combine_outputs(given.inverse.movedim(1, 0), known, positions)
-        return LeftOut(mean, variance[:, groups].mT, residuals.square() / precision[:, groups].mT)
+        given = outputs_given(known, model.output_covariance(F, Kw, noise))
+        mean, explained = given.predict_left_out(times_kernel(Kw, anew @ F.mT), positions)
+        prior = Kw.diagonal(dim1=-2, dim2=-1) * anew.square().sum(-1).unsqueeze(1)  # (s, 1 or g, N)
+        of_noise = noise.reshape(1, -1, 1)
+        if known.is_by_output:
+            prior, of_noise = prior[:, positions], of_noise[:, positions]
+        variance = (prior.mT - explained).clamp(min=0.0) + of_noise.mT  # (s, N, b)
+        return LeftOut(mean, variance, given.solve(values, positions).square() / given.precision_at(positions))
 
     parts = draws.each(predict)
     return LeftOut(*(torch.cat(values) for values in zip(*parts, strict=True)))

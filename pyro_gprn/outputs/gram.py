@@ -1,15 +1,16 @@
 """What the bounds need of the outputs: Gram matrices, from one pass over Y.
 
-Outputs that miss the same rows share one Gram matrix. A complete Y is the case of one pattern of holes.
+Outputs that miss the same rows share one Gram matrix; a complete Y is the case of one pattern of holes. Where nearly
+every output has holes of its own, the outputs that have some are held themselves, beside one Gram matrix of the others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,15 +18,16 @@ from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
 
 
 @dataclass(frozen=True)
-class OutputStatistics:
-    """Outputs and their Gram matrices, one for each pattern of holes.
+class OutputStatistics(ABC):
+    """Outputs, the rows in which they were observed, and their Gram matrices.
 
-    The pattern of an output is the set of rows in which it was observed.
+    The pattern of an output is the set of rows in which it was observed. There are two kinds:
+    :class:`GroupedStatistics` hold a Gram matrix for each pattern, and
+    :class:`~pyro_gprn.outputs.scattered.ScatteredStatistics` are for outputs of which nearly each has its own pattern.
+    :meth:`of` chooses.
 
     :param source: reads the outputs ``Y``, ``(N, d_1, …, d_M)``, NaN where one is missing.
-    :param grams: ``Y_g Y_gᵀ`` over the outputs of each of the ``g`` patterns, in float64, ``(g, N, N)``; zero in the
-        rows that the pattern misses.
-    :param observed: the rows in which each pattern is observed, ``(g, N)``, boolean.
+    :param observed: the rows in which each of the ``g`` patterns is observed, ``(g, N)``, boolean.
     :param counts: how many outputs have each pattern, ``(g,)``, in float64.
     :param pattern_of: the pattern of each output, ``(D,)``; None if there is only one pattern.
     :param is_by_output: True if every output is a group of its own, in place of all that have the same pattern.
@@ -40,24 +42,26 @@ class OutputStatistics:
     """
 
     source: OutputSource
-    grams: Tensor
     observed: Tensor
     counts: Tensor
     pattern_of: Tensor | None
-    is_by_output: bool = False
+    is_by_output: bool = field(default=False, kw_only=True)
 
-    @classmethod
-    def of(cls, outputs: Any) -> OutputStatistics:
+    @staticmethod
+    def of(outputs: Any, *, scattered: bool | None = None) -> OutputStatistics:
         """The statistics of some outputs, from one pass over them.
 
         :param outputs: an array ``(N, d_1, …, d_M)`` or an :class:`~pyro_gprn.outputs.source.OutputSource`.
+        :param scattered: whether holes are taken as scattered; None takes what costs less.
         :raises ValueError: if an output has no observation at all, or Y holds inf.
         """
+        from pyro_gprn.outputs.sums import GramSums  # which makes these statistics, so it comes after them
+
         source = as_source(outputs)
         sums = GramSums(source.n_rows, source.device)
         for _, chunk in source.chunks():
             sums.add(chunk.to(torch.float64))
-        known = sums.statistics(source)
+        known = sums.statistics(source, scattered=scattered)
         never = known.never_observed()
         if len(never):
             raise ValueError(
@@ -76,19 +80,45 @@ class OutputStatistics:
         return self.counts * self.observed.sum(1)
 
     @cached_property
-    def by_output(self) -> OutputStatistics:
+    def by_output(self) -> GroupedStatistics:
         """The statistics with one Gram matrix for each output, ``(D, N, N)``: for few outputs that differ otherwise.
 
         >>> OutputStatistics.of(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])).by_output.grams.tolist()
         [[[1.0, 3.0], [3.0, 9.0]], [[4.0, 0.0], [0.0, 0.0]]]
         """
-        if self.is_by_output:
+        if isinstance(self, GroupedStatistics) and self.is_by_output:
             return self
         values = self.values_at(slice(None)).mT  # (D, N)
         grams = values.unsqueeze(-1) * values.unsqueeze(-2)
         observed = self.observed[self.patterns_at(slice(None))]
         each = torch.arange(len(values), device=values.device)
-        return OutputStatistics(self.source, grams, observed, torch.ones_like(values[:, 0]), each, is_by_output=True)
+        return GroupedStatistics(self.source, observed, torch.ones_like(values[:, 0]), each, grams, is_by_output=True)
+
+    @property
+    @abstractmethod
+    def gram_of_observed(self) -> Tensor:
+        """``Y Yᵀ`` over all outputs with zeros for what is missing, ``(N, N)``."""
+
+    @property
+    def mean_square(self) -> Tensor:
+        """The mean square of the observed numbers, ``()``; of each output, ``(D,)``, if each is a group of its own."""
+        return self.gram_of_observed.diagonal().sum() / self.numbers.sum()
+
+    @property
+    @abstractmethod
+    def n_factors(self) -> int:
+        """How many N×N factors a density takes."""
+
+    @property
+    @abstractmethod
+    def numbers_held(self) -> int:
+        """About how many numbers a density holds at once for one covariance of the rows."""
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """How many outputs have both of two rows, ``(N, N)``."""
+        seen = self.observed.to(self.counts)
+        return (seen * self.counts.unsqueeze(1)).mT @ seen
 
     @property
     def gram(self) -> Tensor:
@@ -102,7 +132,7 @@ class OutputStatistics:
                 f"Y holds NaN in {len(rows)} of {self.observed.shape[1]} rows (the first: row {rows[0]}), and this"
                 " needs complete outputs. For holes use CollapsedGPRN, or KroneckerGuide(mean='full') with a mask."
             )
-        return self.grams[0]
+        return self.gram_of_observed
 
     @property
     def n_observed(self) -> float:
@@ -127,26 +157,73 @@ class OutputStatistics:
         values = self.source.read(positions).to(torch.float64)
         return values if self.is_complete else values.nan_to_num(nan=0.0)
 
+    @abstractmethod
     def at_rows(self, rows: Tensor) -> OutputStatistics:
         """The statistics of some of the rows, without another pass over Y.
 
         :param rows: the numbers of these rows, ``(n,)``.
         """
-        grams, observed = self.grams[:, rows][:, :, rows], self.observed[:, rows]
-        return replace(self, source=RowsOfOutputs(self.source, rows), grams=grams, observed=observed)
 
+    @abstractmethod
     def without_empty(self, source: OutputSource) -> OutputStatistics:
         """The statistics without the outputs that are missing in every row; ``source`` reads the remaining ones."""
-        seen = self.observed.any(1)
-        pattern_of = None
-        if self.pattern_of is not None and seen.sum() > 1:
-            kept = self.pattern_of[seen[self.pattern_of]]
-            pattern_of = (seen.cumsum(0) - 1)[kept]
-        grams, observed, counts = self.grams[seen], self.observed[seen], self.counts[seen]
-        return OutputStatistics(source, grams, observed, counts, pattern_of, self.is_by_output)
 
+    @abstractmethod
     def rescaled(self, scale: Tensor, source: OutputSource) -> OutputStatistics:
         """The statistics of the outputs divided by one number, ``scale``; ``source`` reads the divided outputs."""
+
+    def _pattern_of_seen(self) -> tuple[Tensor, Tensor | None]:
+        """Which patterns have an observation, ``(g,)``, and ``pattern_of`` counted among those and their outputs."""
+        seen = self.observed.any(1)
+        if self.pattern_of is None or seen.sum() <= 1:
+            return seen, None
+        return seen, (seen.cumsum(0) - 1)[self.pattern_of[seen[self.pattern_of]]]
+
+
+@dataclass(frozen=True)
+class GroupedStatistics(OutputStatistics):
+    """Outputs with one Gram matrix for each pattern of holes. A complete Y is the case of one pattern.
+
+    :param grams: ``Y_g Y_gᵀ`` over the outputs of each pattern, in float64, ``(g, N, N)``; zero in the rows that the
+        pattern misses.
+    """
+
+    grams: Tensor
+
+    @property
+    def gram_of_observed(self) -> Tensor:
+        return self.grams[0] if len(self.grams) == 1 else self.grams.sum(0)
+
+    @property
+    def mean_square(self) -> Tensor:
+        if not self.is_by_output:
+            return super().mean_square
+        return self.grams.diagonal(dim1=-2, dim2=-1).sum(-1) / self.numbers
+
+    @property
+    def n_factors(self) -> int:
+        return len(self.grams)
+
+    @property
+    def numbers_held(self) -> int:
+        return self.grams.numel()
+
+    def at_rows(self, rows: Tensor) -> GroupedStatistics:
+        source, grams = RowsOfOutputs(self.source, rows), self.grams[:, rows][:, :, rows]
+        return replace(self, source=source, observed=self.observed[:, rows], grams=grams)
+
+    def without_empty(self, source: OutputSource) -> GroupedStatistics:
+        seen, pattern_of = self._pattern_of_seen()
+        return GroupedStatistics(
+            source,
+            self.observed[seen],
+            self.counts[seen],
+            pattern_of,
+            self.grams[seen],
+            is_by_output=self.is_by_output,
+        )
+
+    def rescaled(self, scale: Tensor, source: OutputSource) -> GroupedStatistics:
         return replace(self, source=source, grams=self.grams / scale.square())
 
 
@@ -181,77 +258,6 @@ class StatisticsMemory:
         return self._last
 
 
-class GramSums:
-    """Gram matrices, one for each pattern of holes, summed over blocks of outputs in float64.
-
-    :param n_rows: ``N``.
-    :param device: the device of the blocks.
-
-    >>> Y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    >>> sums = GramSums(2, Y.device)
-    >>> sums.add(Y[:, :1])
-    >>> sums.add(Y[:, 1:])
-    >>> torch.equal(sums.statistics(as_source(Y)).gram, Y @ Y.T)
-    True
-    """
-
-    def __init__(self, n_rows: int, device: torch.device) -> None:
-        self._n_rows, self._device = n_rows, device
-        self._numbers: dict[bytes, int] = {}  # pattern numbers, by the observed rows packed into bits
-        self._grams: list[Tensor] = []
-        self._counts: list[int] = []
-        # For each block the patterns of its outputs, or (pattern, number of outputs) if all have the same one.
-        self._pattern_of: list[np.ndarray | tuple[int, int]] = []
-        self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
-
-    def add(self, values: Tensor) -> None:
-        """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
-        if not values.sum().isnan():
-            self._add_all(values)
-            return
-        observed = ~values.isnan()  # (N, b)
-        packed = np.packbits(np.ascontiguousarray(observed.mT.cpu().numpy()), axis=1)
-        keys, local = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
-        values, numbers = values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), []
-        for place, key in enumerate(keys):
-            numbers.append(self._number(key.tobytes()))
-            self._add_to(numbers[-1], values[:, torch.from_numpy(local == place).to(values.device)])
-        self._pattern_of.append(np.array(numbers)[local])
-
-    def _add_all(self, values: Tensor) -> None:
-        number = self._number(self._everything)
-        self._add_to(number, values)
-        self._pattern_of.append((number, values.shape[1]))
-
-    def _add_to(self, number: int, values: Tensor) -> None:
-        self._grams[number] += values @ values.mT
-        self._counts[number] += values.shape[1]
-
-    def _number(self, key: bytes) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._numbers)
-            self._grams.append(torch.zeros(self._n_rows, self._n_rows, dtype=torch.float64, device=self._device))
-            self._counts.append(0)
-        return self._numbers[key]
-
-    def statistics(self, source: OutputSource) -> OutputStatistics:
-        """The statistics of all blocks that were added; ``source`` reads the same outputs."""
-        keys = sorted(self._numbers)
-        order = [self._numbers[key] for key in keys]
-        grams = torch.stack([self._grams[number] for number in order])
-        if not torch.isfinite(grams).all():
-            raise infinite_outputs()
-        bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
-        observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
-        counts = torch.tensor([self._counts[number] for number in order], dtype=torch.float64, device=self._device)
-        return OutputStatistics(source, grams, observed, counts, self._patterns(order) if len(order) > 1 else None)
-
-    def _patterns(self, order: list[int]) -> Tensor:
-        rank = np.argsort(order)
-        blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
-        return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
-
-
 def infinite_outputs() -> ValueError:
     """The error for outputs that are not finite. It begins as scikit-learn's error does."""
     return ValueError(
@@ -268,6 +274,7 @@ def gram_matrix(outputs: Any, *, chunk_bytes: int | None = None) -> Tensor:
     :param chunk_bytes: how many bytes of Y are held in float64 at a time; None takes what suits where Y is stored.
     :returns: ``(N, N)`` in float64.
 
+    >>> import numpy as np
     >>> gram_matrix(np.eye(2, 5, dtype=np.float32))
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_gprn.outputs.gram import GramSums, OutputStatistics, infinite_outputs
+from pyro_gprn.outputs.gram import OutputStatistics, infinite_outputs
 from pyro_gprn.outputs.source import OutputSource, StandardizedOutputs
+from pyro_gprn.outputs.sums import GramSums
 
 #: How outputs are scaled: all by one number, each by its own, or not at all.
 OutputScale = Literal["field", "outputs"] | None

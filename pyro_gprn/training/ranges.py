@@ -43,9 +43,7 @@ class Ranges:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        squares, numbers = known.grams.diagonal(dim1=-2, dim2=-1).sum(-1), known.numbers
-        power = squares / numbers if known.is_by_output else squares.sum() / numbers.sum()
-        self.power = torch.where(power > 1e-30, power, 1.0)  # mean square of the outputs, () or (D,)
+        self.power = torch.where(known.mean_square > 1e-30, known.mean_square, 1.0)  # of the outputs, () or (D,)
         least, most = self.power.min().item(), self.power.max().item()
         ranges = {
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), LONGEST * longest),

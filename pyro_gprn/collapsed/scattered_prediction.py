@@ -1,0 +1,152 @@
+"""Predictions of a collapsed network where nearly every output has holes of its own.
+
+Given a draw, new outputs are the combinations ``c ỹ`` of outputs whose holes are filled (scattered.py), with the
+coefficients ``c`` of complete outputs. That the holes are not known adds ``c_m P_mm⁻¹ c_mᵀ`` to the covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
+from pyro_gprn.collapsed.likelihood import outputs_given
+from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.prediction import N_DRAWS, ChosenComponents, CollapsedPredictive, OutputMixture
+from pyro_gprn.collapsed.scattered import HolesGivenF
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.holes import holes_of
+from pyro_gprn.outputs.scattered import ScatteredStatistics
+from pyro_gprn.outputs.selection import OutputSelection
+from pyro_gprn.prediction.base import Components, posterior_predictive
+from pyro_gprn.pyro_state import white_noise
+
+#: About how many numbers an array over draws, outputs, holes and new rows may hold.
+_MOST_NUMBERS = 2**20
+
+
+class FilledOutputs:
+    """Combinations of training outputs whose holes are filled, for ``s`` draws.
+
+    :param coefficients: of complete outputs, ``(s, N*, N)``.
+    :param precision: ``P = C_F⁻¹`` of all rows, ``(s, N, N)``.
+    :param known: statistics of the training outputs.
+    """
+
+    def __init__(self, coefficients: Tensor, precision: Tensor, known: OutputStatistics) -> None:
+        self._coefficients, self._precision, self._known = coefficients, precision, known
+
+    def mean(self, positions: slice | Tensor) -> Tensor:
+        """``c ỹ_d`` of some outputs, ``(s, N*, b)``."""
+        values = self._known.values_at(positions)
+        result = self._empty(values.shape[1])
+        for given in self._holes(positions):
+            filled = given.fill(values[:, given.holes.members].mT)
+            result[..., given.holes.members] = self._coefficients @ filled.mT
+        return result
+
+    def variance_of_holes(self, positions: slice | Tensor) -> Tensor:
+        """The diagonal of ``c_m P_mm⁻¹ c_mᵀ`` of some outputs, ``(s, N*, b)``."""
+        result = self._empty(len(self._known.patterns_at(positions)))
+        for given in self._holes(positions):
+            result[..., given.holes.members] = given.half(self._coefficients.mT).square().sum(-2).mT
+        return result
+
+    def deviation_by_holes(self, positions: slice | Tensor, generator: torch.Generator | None) -> Tensor:
+        """One draw from ``Normal(0, c_m P_mm⁻¹ c_mᵀ)`` for each of some outputs, ``(s, N*, b)``."""
+        result = self._empty(len(self._known.patterns_at(positions)))
+        for given in self._holes(positions):
+            shape = (len(self._coefficients), *given.holes.rows.shape)
+            white = white_noise(*shape, like=self._coefficients, generator=generator)
+            half = given.half(self._coefficients.mT)
+            result[..., given.holes.members] = torch.einsum("sphn,sph->snp", half, white)
+        return result
+
+    def _empty(self, n_outputs: int) -> Tensor:
+        return self._coefficients.new_empty(*self._coefficients.shape[:2], n_outputs)
+
+    def _holes(self, positions: slice | Tensor) -> Iterator[HolesGivenF]:
+        observed = self._known.observed[self._known.patterns_at(positions)]
+        n_draws, n_new, n_rows = self._coefficients.shape
+        for holes in holes_of(observed, _MOST_NUMBERS // (n_draws * max(1, n_new // n_rows))):
+            yield HolesGivenF(self._precision, holes)
+
+
+class ScatteredPredictive(CollapsedPredictive):
+    """Predictions from a :class:`~pyro_gprn.CollapsedGPRN` where nearly every output has holes of its own.
+
+    The parameters are those of :class:`~pyro_gprn.collapsed.prediction.CollapsedPredictive`.
+    """
+
+    def __init__(
+        self, model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any
+    ) -> None:
+        super().__init__(model, posterior, X_new, Y, **settings)
+        self._precision = self._precision_of(self._draws)
+        self._filled = FilledOutputs(self._mixture.coefficients.squeeze(1), self._precision, self._known)
+
+    @torch.no_grad()
+    def _precision_of(self, draws: PosteriorDraws) -> Tensor:
+        """``P = C_F⁻¹`` of all rows for each draw, ``(s, N, N)``."""
+        model = self._model
+
+        def precision(V: Tensor) -> Tensor:
+            Lf, Kw, noise = model.covariances()
+            return outputs_given(self._known, model.output_covariance(Lf @ V, Kw, noise)).inverse
+
+        return torch.cat(draws.each(precision))
+
+    def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return self._filled.mean(chosen.positions(block)).mean(0)
+
+    def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        positions = chosen.positions(block)
+        between = self._filled.mean(positions).var(0, correction=0)
+        within = self._variance_within.mT + self._filled.variance_of_holes(positions).mean(0)
+        return between + (within if self._scales is None else within * self._scales.at(positions).variance())
+
+    def _components(self, n_draws: int | None, joint: bool) -> Components:
+        draws, precision = self._draws, self._precision
+        if not joint and n_draws is not None and n_draws > len(draws.V):
+            draws = PosteriorDraws.of(self._model, self._posterior, n_draws, mirrored=True, generator=self._generator)
+            precision = self._precision_of(draws)
+        mixture = self._mixture if draws is self._draws and not joint else self._mix(draws, joint)
+        n_chosen = n_draws if joint else min(n_draws or N_DRAWS, len(draws.V))
+        return _FilledComponents(mixture, precision, self._known, self._scales, n_chosen, self._generator)
+
+    def _numbers_per_output(self) -> tuple[int, int]:
+        n_draws, n_new, n_rows = self._mixture.coefficients.squeeze(1).shape
+        return (n_draws * max(n_new, n_rows),) * 2
+
+
+class _FilledComponents(ChosenComponents):
+    """Components of a mixture whose training outputs have their holes filled."""
+
+    def __init__(self, mixture: OutputMixture, precision: Tensor, known: OutputStatistics, *rest: Any) -> None:
+        super().__init__(mixture, known, *rest)
+        self._filled = self._filled_of(precision, slice(None))
+        self._precision = precision
+
+    def _filled_of(self, precision: Tensor, components: slice) -> FilledOutputs:
+        return FilledOutputs(self._coefficients[0, components], precision[self._draws[components]], self._known)
+
+    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return self._filled.mean(chosen.positions(block))
+
+    def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return self._variance.mT + self._filled.variance_of_holes(chosen.positions(block))
+
+    def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
+        positions = chosen.positions(slice(None))
+        filled = self._filled_of(self._precision, components)
+        of_complete = self._deviation(chosen, components, torch.zeros(chosen.size, dtype=torch.long))
+        return of_complete + filled.deviation_by_holes(positions, self._generator)
+
+
+@posterior_predictive.register(CollapsedGPRN)
+def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any) -> CollapsedPredictive:
+    is_scattered = isinstance(model.statistics(Y), ScatteredStatistics)
+    return (ScatteredPredictive if is_scattered else CollapsedPredictive)(model, posterior, X_new, Y, **settings)

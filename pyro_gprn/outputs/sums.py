@@ -1,0 +1,172 @@
+"""One pass over Y that makes the statistics of the outputs, whatever their holes are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_gprn.algebra.linalg import covariance_root
+from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics, infinite_outputs
+from pyro_gprn.outputs.scattered import ScatteredStatistics
+from pyro_gprn.outputs.source import OutputSource
+
+#: Numbers in columns that are held before those with the same holes are looked for.
+_LEAST_ROOM = 2**20
+#: What a matrix costs beside the cube of its size, as if it were so much larger; and the cost of groups that is low
+#: enough, or so many times that of scattered holes at most, to keep groups.
+_OVERHEAD, _LITTLE, _PREFERENCE = 10, 1e6, 2.0
+
+
+def is_scattered(observed: Tensor, counts: Tensor) -> bool:
+    """True if holes are better taken output by output than pattern by pattern.
+
+    By patterns a density costs an N×N factor for each; output by output one N×N factor, and for each output that misses
+    h rows two products with N×N and one h×h factor (at most N times for outputs with the same holes).
+
+    :param observed: the rows of each pattern, ``(g, N)``.
+    :param counts: how many outputs have each, ``(g,)``.
+
+    >>> observed = torch.rand(500, 40) > 0.05
+    >>> is_scattered(observed, torch.ones(500)), is_scattered(observed[:5], 100 * torch.ones(5))
+    (True, False)
+    """
+    n_rows = observed.shape[1]
+    n_missing = observed.logical_not().sum(1).to(counts)
+    factor = float(n_rows + _OVERHEAD) ** 3
+    grouped = len(counts) * factor
+    n_columns = counts.clamp(max=n_rows) * (n_missing > 0) * (n_missing < n_rows)
+    scattered = factor + (n_columns * ((n_missing + _OVERHEAD) ** 3 + n_rows**2)).sum().item()
+    return grouped > max(_LITTLE, _PREFERENCE * scattered)
+
+
+class GramSums:
+    """Sums over blocks of outputs, in float64, from which their statistics are made.
+
+    Outputs with holes are held as columns. Once there are more than N with the same holes, their Gram matrix takes
+    their place: it is smaller. So no more is held than N² numbers for each pattern, nor more than Y itself.
+
+    :param n_rows: ``N``.
+    :param device: the device of the blocks.
+
+    >>> from pyro_gprn.outputs.source import as_source
+    >>> Y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    >>> sums = GramSums(2, Y.device)
+    >>> sums.add(Y[:, :1])
+    >>> sums.add(Y[:, 1:])
+    >>> torch.equal(sums.statistics(as_source(Y)).gram, Y @ Y.T)
+    True
+    """
+
+    def __init__(self, n_rows: int, device: torch.device) -> None:
+        self._n_rows, self._device = n_rows, device
+        self._numbers: dict[bytes, int] = {}  # pattern numbers, by the observed rows packed into bits
+        self._grams: dict[int, Tensor] = {}  # of complete outputs, and of patterns with more outputs than rows
+        self._columns: list[tuple[np.ndarray, Tensor]] = []  # other outputs (k, N), and their patterns (k,)
+        self._n_columns, self._room = 0, _LEAST_ROOM // n_rows
+        # For each block the patterns of its outputs, or (pattern, number of outputs) if all have the same one.
+        self._pattern_of: list[np.ndarray | tuple[int, int]] = []
+        self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
+
+    def add(self, values: Tensor) -> None:
+        """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
+        if not values.sum().isnan():
+            number = self._number(self._everything)
+            self._add_to(number, values)
+            self._pattern_of.append((number, values.shape[1]))
+            return
+        observed = ~values.isnan()  # (N, b)
+        packed = np.packbits(np.ascontiguousarray(observed.mT.cpu().numpy()), axis=1)
+        keys, local = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
+        numbers = np.array([self._number(key.tobytes()) for key in keys])[local]
+        self._pattern_of.append(numbers)
+        self._columns.append((numbers, values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).mT))
+        self._n_columns += len(numbers)
+        if self._n_columns > self._room:
+            self._compact()
+            self._room = max(self._room, 2 * self._n_columns)
+
+    def _add_to(self, number: int, values: Tensor) -> None:
+        product = values @ values.mT
+        self._grams[number] = self._grams[number] + product if number in self._grams else product
+
+    def _number(self, key: bytes) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _compact(self) -> None:
+        """Puts a Gram matrix in the place of columns with the same holes, if there are more of them than N."""
+        if not self._columns:
+            return
+        numbers = np.concatenate([some for some, _ in self._columns])
+        columns = torch.cat([some for _, some in self._columns])
+        is_many = np.bincount(numbers, minlength=len(self._numbers)) > self._n_rows
+        is_many[[*self._grams, *self._complete()]] = True
+        for number in np.unique(numbers[is_many[numbers]]).tolist():
+            self._add_to(number, columns[self._where(numbers == number)].mT)
+        kept = ~is_many[numbers]
+        self._columns, self._n_columns = [(numbers[kept], columns[self._where(kept)])], int(kept.sum())
+
+    def _complete(self) -> list[int]:
+        """The number of the complete pattern, if there is one."""
+        return [self._numbers[self._everything]] if self._everything in self._numbers else []
+
+    def _where(self, mask: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.flatnonzero(mask)).to(self._device)
+
+    def statistics(self, source: OutputSource, *, scattered: bool | None = None) -> OutputStatistics:
+        """The statistics of all blocks that were added; ``source`` reads the same outputs.
+
+        :param scattered: whether holes are taken as scattered; None takes what costs less.
+        """
+        self._compact()
+        keys = sorted(self._numbers)
+        order = np.array([self._numbers[key] for key in keys])
+        bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
+        observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
+        counts = torch.from_numpy(self._counts()[order]).to(self._device)
+        pattern_of = self._patterns(order) if len(order) > 1 else None
+        if is_scattered(observed, counts) if scattered is None else scattered:
+            return self._scattered(source, observed, counts, pattern_of, order)
+        grams = torch.stack([self._gram(number) for number in order.tolist()])
+        if not torch.isfinite(grams).all():
+            raise infinite_outputs()
+        return GroupedStatistics(source, observed, counts, pattern_of, grams)
+
+    def _scattered(
+        self, source: OutputSource, observed: Tensor, counts: Tensor, pattern_of: Tensor | None, order: np.ndarray
+    ) -> ScatteredStatistics:
+        complete = torch.zeros(self._n_rows, self._n_rows, dtype=torch.float64, device=self._device)
+        for number in self._complete():
+            complete = self._grams[number]
+        parts = list(self._columns)
+        for number in self._grams.keys() - set(self._complete()):
+            parts.append((np.full(self._n_rows, number), covariance_root(self._grams[number]).mT))
+        numbers = np.concatenate([np.zeros(0, dtype=np.int64), *(some for some, _ in parts)])
+        columns = torch.cat([complete[:0], *(some for _, some in parts)])
+        pattern_of_column = torch.from_numpy(np.argsort(order)[numbers]).to(self._device)
+        is_seen = observed.any(1)[pattern_of_column]
+        if not torch.isfinite(complete.sum() + columns.square().sum()):
+            raise infinite_outputs()
+        return ScatteredStatistics(
+            source, observed, counts, pattern_of, complete, columns[is_seen], pattern_of_column[is_seen]
+        )
+
+    def _gram(self, number: int) -> Tensor:
+        if number not in self._grams:
+            numbers, columns = self._columns[0]
+            self._add_to(number, columns[self._where(numbers == number)].mT)
+        return self._grams[number]
+
+    def _counts(self) -> np.ndarray:
+        counts = np.zeros(len(self._numbers))
+        for each in self._pattern_of:
+            if isinstance(each, tuple):
+                counts[each[0]] += each[1]
+            else:
+                counts += np.bincount(each, minlength=len(counts))
+        return counts
+
+    def _patterns(self, order: np.ndarray) -> Tensor:
+        rank = np.argsort(order)
+        blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
+        return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
