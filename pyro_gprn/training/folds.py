@@ -61,11 +61,12 @@ def make_folds(X: Tensor, known: OutputStatistics, n_folds: int, seed: int) -> l
     :param n_folds: at least 2.
     :param seed: seed of the division.
 
-    >>> Y = torch.ones(10, 2)
-    >>> Y[:3, 1] = torch.nan
-    >>> X = torch.linspace(0, 1, 10)[:, None]
-    >>> [fold.hidden.sum().item() for fold in make_folds(X, OutputStatistics.of(Y), 2, seed=0)]
-    [1, 3]
+    >>> Y = torch.ones(30, 2)
+    >>> Y[:6, 1] = torch.nan
+    >>> X = torch.linspace(0, 1, 30)[:, None]
+    >>> fold = make_folds(X, OutputStatistics.of(Y), 5, seed=0)[1]
+    >>> fold.kept[fold.hidden[:, 1]]  # six rows from the tenth on, but for those that are held out
+    tensor([10, 12, 13, 14, 15])
     """
     observed = _observed(X, known)
     splits = KFold(n_folds, shuffle=True, random_state=seed).split(np.empty(len(X)))
