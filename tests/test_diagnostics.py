@@ -245,7 +245,7 @@ def change(r, restart, noise=0.0, scale=0.0):
 
 
 def test_an_over_confident_posterior_is_flagged():
-    r = fit(n_latents=1, restarts=1)
+    r = fit(n_latents=1, restarts=1, output_scales=False)  # a scale for each output would make up for some of it
     change(r, 0, noise=-2.0, scale=-6.0)
     report = diagnose(r)
     assert report.coverage < 0.7
