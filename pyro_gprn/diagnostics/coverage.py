@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ FARTHEST, LEAST_NUMBERS = 0.01, 100
 class Coverage(NamedTuple):
     """The share of some held-out numbers that lie in their central intervals.
 
-    Numbers of one row are right or wrong together, so standard errors are those of a mean over rows.
+    Numbers of one row are right or wrong together, so standard errors are those of a mean over rows; and at least those
+    of as many numbers that are right or wrong on their own.
     """
 
     place: str  #: which numbers, in words
@@ -71,8 +73,8 @@ def coverage_where(pit: Tensor, chosen: Tensor, place: str) -> Coverage:
         inside = (((pit - 0.5).abs() <= level / 2) & counted).sum(1).double()
         found = inside.sum() / total
         deviations = inside - found * n_by_row
-        few = len(pit) / max(1, len(pit) - 1)
-        return found.item(), ((few * deviations.square().sum()).sqrt() / total).item()
+        by_rows = (len(pit) / max(1, len(pit) - 1) * deviations.square().sum()).sqrt() / total
+        return found.item(), max(by_rows.item(), math.sqrt(level * (1 - level) / total))
 
     return Coverage(place, int(total), *share(0.95), *share(0.5))
 

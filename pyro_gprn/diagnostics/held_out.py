@@ -53,8 +53,8 @@ def predict_by_folds(
 ) -> HeldOut:
     """Predicts the rows of each of three folds from the rows of the other two.
 
-    For each fold the means of the functions are learned anew without its rows, in a few dozen steps from where they are.
-    Hyperparameters and the spread of the posterior stay as the fit left them: it is the fit that is judged.
+    For each fold the means of the functions are learned anew without its rows, in a few dozen steps from where they
+    are. Hyperparameters and the spread of the posterior stay as the fit left them: it is the fit that is judged.
 
     :param model: the model, at the hyperparameters of the fit.
     :param guide: its posterior. Neither is changed.
@@ -117,6 +117,8 @@ def predict_without_refit(
 def at_rows(model: CollapsedGPRN, guide: CollapsedGuide, rows: Tensor) -> tuple[CollapsedGPRN, CollapsedGuide]:
     """A model of some of the rows, at the same hyperparameters, and the posterior of its functions by that of all rows.
 
+    All but the means of the functions is held: training changes nothing else.
+
     :param rows: the numbers of these rows, ``(n,)``.
 
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
@@ -128,23 +130,19 @@ def at_rows(model: CollapsedGPRN, guide: CollapsedGuide, rows: Tensor) -> tuple[
     # Q = L'⁻¹ L_r, whose rows are orthonormal: V' = Q V has the covariance (Q R)(Q R)ᵀ over rows.
     part = copy.deepcopy(model)
     part.X = model.X[rows]
-    part.requires_grad_(False)
     full, own = (each.at_centre(each.functions_factor) for each in (model, part))
     Q = torch.linalg.solve_triangular(own, full[rows], upper=False)
     q = CollapsedGuide(part, init_loc=Q @ guide.v_loc)
     root = torch.linalg.qr((Q @ guide.v_scale_row).mT, mode="r").R.mT
     q.set_rows(root * root.diagonal().sign())
     q.v_scale_col = guide.v_scale_col.clone()
+    for held in (part, q.v_scale_row_unconstrained, q.v_scale_col_unconstrained):
+        held.requires_grad_(False)
     return part, q
 
 
 class _Functions(CollapsedTrainee):
-    """Trains the means of the functions alone: the spread of the posterior stays as it is."""
-
-    def __init__(self, *arguments, guide: CollapsedGuide, **settings) -> None:  # type: ignore[no-untyped-def]
-        for spread in (guide.v_scale_row_unconstrained, guide.v_scale_col_unconstrained):
-            spread.requires_grad_(False)
-        super().__init__(*arguments, guide=guide, **settings)
+    """Trains the functions of a posterior whose spread is held."""
 
     def between_steps(self, taken: int, settling: bool) -> None:
         """Nothing is due: the spread is not updated."""

@@ -41,8 +41,7 @@ K_LIMIT, POOR_ROWS = 0.7, 0.05
 class Report:
     """What :func:`diagnose` found. Print it to read it.
 
-    :attr:`warnings` says what looks wrong, :attr:`untrusted` what cannot be told by the numbers at hand. A fit is said to
-    look right only if nothing looks wrong.
+    :attr:`warnings` says what looks wrong, :attr:`untrusted` which checks say nothing here.
 
     >>> report = Report()
     >>> report.say("bound", "-12.3; 60 further steps gain 40", "the bound has not settled")
@@ -58,7 +57,7 @@ class Report:
     further_gain: float = np.nan  #: what the bound gained by further training
     restart_bounds: list[float] = field(default_factory=list)  #: the bound of each restart
     pareto_k: float = np.nan  #: k-hat of the variational posterior
-    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row; see :attr:`untrusted` before using it
+    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row; see :attr:`untrusted`
     is_refitted: bool = False  #: True if held-out rows are those of refitted folds; otherwise they are optimistic
     #: probability integral transforms of b outputs in held-out rows, (N, b), NaN where missing
     pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -89,8 +88,8 @@ class Report:
 def diagnose(source: Any, *, seed: int = 0) -> Report:
     """Checks a fit: has the bound settled, do restarts agree, is it calibrated, which latent functions matter?
 
-    Calibration is judged by rows that are held out: the functions are learned anew without them, in three folds of a few
-    dozen steps. (Without a guide each row is left out of the fit as it is, which is optimistic; the report says so.)
+    Calibration is judged by rows that are held out: the functions are learned anew without them, in three folds of a
+    few dozen steps. Without a guide each row is left out of the fit as it is, which is optimistic; the report says so.
 
     :param source: as for :func:`~pyro_gprn.to_arviz`. If it has draws instead of a guide, training is not checked.
     :param seed: seed of all draws.
@@ -161,8 +160,8 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Describ
     n = described.F[0].numel()
     report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: q, over {n} numbers, is not close to the posterior")
     report.untrusted.append(
-        f"importance sampling cannot correct q: its k-hat, {report.pareto_k:.2f}, is above {K_LIMIT}. Trust nothing that"
-        " weights draws of q, elpd among it; coverage and density of held-out rows do without, look at these."
+        f"importance sampling cannot correct q: its k-hat, {report.pareto_k:.2f}, is above {K_LIMIT}. Trust nothing"
+        " that weights draws of q, elpd among it. Look at coverage and density of held-out rows, which do without."
     )
 
 
@@ -226,8 +225,8 @@ def _look_at_calibration(report: Report, held_out: HeldOut) -> None:
     wide = [f"{each.inner:.0%} of {each.place}" for each in report.coverages if each.is_wide_inside]
     if wide:
         report.warnings.append(
-            f"intervals are too wide in the middle: 50 % intervals hold {_listed(wide)}. Most errors are far smaller than"
-            " the standard deviation says."
+            f"intervals are too wide in the middle: 50 % intervals hold {_listed(wide)}. Most errors are far smaller"
+            " than the standard deviation says."
         )
 
 
