@@ -79,7 +79,7 @@ def coverage_where(pit: Tensor, chosen: Tensor, place: str) -> Coverage:
     return Coverage(place, int(total), *share(0.95), *share(0.5))
 
 
-def find_coverages(pit: Tensor, values: Tensor, mean: Tensor) -> list[Coverage]:
+def find_coverages(pit: Tensor, values: Tensor, mean: Tensor, spread: Tensor | None = None) -> list[Coverage]:
     """The coverage of all numbers, of the outputs that vary most, and of what is predicted to be far from the mean.
 
     The last are told by their predictions and not by their values: values that turn out far from the mean are often
@@ -88,11 +88,12 @@ def find_coverages(pit: Tensor, values: Tensor, mean: Tensor) -> list[Coverage]:
     :param pit: probability integral transforms of held-out numbers, ``(N, b)``, NaN where missing.
     :param values: these numbers, ``(N, b)``.
     :param mean: their predicted means, ``(N, b)``.
+    :param spread: the standard deviation by which outputs are said to vary, ``(b,)``; by default that of the values.
     """
     seen = ~pit.isnan()
     places = [coverage_where(pit, seen, f"all {int(seen.sum()):,} numbers")]
     centre = values.nanmean(0)
-    variance = (values - centre).square().nanmean(0)
+    variance = (values - centre).square().nanmean(0) if spread is None else spread.square()
     n_varied = max(1, round(VARIED * len(variance)))
     varied = variance >= variance.topk(n_varied).values[-1]
     if variance[varied].min() > MORE_VARIED * variance.median():
