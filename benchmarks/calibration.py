@@ -3,8 +3,8 @@
     python benchmarks/calibration.py [--draws-alone | --fields-alone] [--seed 0]
 
 Fields of benchmarks/fields.py, of which the network is not the model, and draws from the network itself, with outputs
-of one size and of different sizes. Shares in central 95 % intervals (50 %): of all numbers, in the tenth of outputs that
-vary most, and among the numbers that are predicted farthest from their outputs' means.
+of one size and of different sizes. Shares in central 95 % intervals (50 %): of all numbers, in the tenth of outputs
+that vary most, and among the numbers that are predicted farthest from their outputs' means.
 """
 
 from __future__ import annotations
