@@ -307,7 +307,15 @@ def test_a_fit_is_as_it_was_after_the_report(fitted):
 
 def test_intervals_that_fail_where_the_field_varies_are_called_over_confident():
     runs = simulate_plume(100, grid=12)
-    settings = {"n_latents": 3, "steps": 200, "seed": 0, "progress": False, "kernel_w": "rbf", "output_scales": False}
+    settings = {
+        "n_latents": 3,
+        "steps": 200,
+        "seed": 0,
+        "progress": False,
+        "kernel_w": "rbf",
+        "output_scales": False,
+        "selection": False,
+    }
     r = GPRNRegressor(**settings).fit(runs.X[:40], runs.Y[:40])
     report = diagnose(r)
     everywhere, varied, farthest = report.coverages
