@@ -96,7 +96,7 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = np.linspace(0, 1, 15)[:, None]
-    >>> r = GPRNRegressor(1, steps=3, seed=0, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
+    >>> r = GPRNRegressor(1, steps=3, seed=0, selection=False, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
     >>> report = diagnose(r)
     >>> sorted(report.findings)
     ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'restarts']
