@@ -1,6 +1,6 @@
 """Accuracy on simulated fields, with default settings, beside two baselines.
 
-    pip install scikit-learn; python benchmarks/fields.py
+    python benchmarks/fields.py
 
 Held-out NRMSE of independent GPs with one shared kernel, of PCA-GP (15 components, each an exact GP with its own
 RBF-ARD kernel and noise) and of the collapsed GPRN, with the coverage of its central 95 % intervals. Two splits of each

@@ -12,45 +12,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
+if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they are public
+    from pyro_gprn.algebra.tensor_normal import MatrixNormal as MatrixNormal, TensorNormal as TensorNormal  # noqa: I001
     from pyro_gprn.collapsed import (
-        CollapsedFit,
-        CollapsedGPRN,
-        CollapsedGuide,
-        fit_collapsed,
-        learn_output_scales,
-        output_correlation,
-        sample_weights,
+        CollapsedFit as CollapsedFit,
+        CollapsedGPRN as CollapsedGPRN,
+        CollapsedGuide as CollapsedGuide,
+        fit_collapsed as fit_collapsed,
+        learn_output_scales as learn_output_scales,
+        output_correlation as output_correlation,
+        sample_weights as sample_weights,
     )
-    from pyro_gprn.diagnostics import diagnose, to_arviz
-    from pyro_gprn.estimator import GPRNRegressor
-    from pyro_gprn.factorised import GPRN, ClosedFormELBO, KroneckerGuide
-    from pyro_gprn.plots import plot_correlation, plot_field, plot_fit
-    from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
-
-__all__ = [
-    "GPRN",
-    "ClosedFormELBO",
-    "CollapsedFit",
-    "CollapsedGPRN",
-    "CollapsedGuide",
-    "GPRNRegressor",
-    "KroneckerGuide",
-    "MatrixNormal",
-    "PosteriorPredictive",
-    "TensorNormal",
-    "diagnose",
-    "fit_collapsed",
-    "learn_output_scales",
-    "output_correlation",
-    "plot_correlation",
-    "plot_field",
-    "plot_fit",
-    "posterior_predictive",
-    "sample_weights",
-    "to_arviz",
-]
+    from pyro_gprn.diagnostics import diagnose as diagnose, to_arviz as to_arviz
+    from pyro_gprn.estimator import GPRNRegressor as GPRNRegressor
+    from pyro_gprn.factorised import GPRN as GPRN, ClosedFormELBO as ClosedFormELBO, KroneckerGuide as KroneckerGuide
+    from pyro_gprn.plots import plot_correlation as plot_correlation, plot_field as plot_field, plot_fit as plot_fit
+    from pyro_gprn.prediction import (
+        PosteriorPredictive as PosteriorPredictive,
+        posterior_predictive as posterior_predictive,
+    )
 
 _HOMES = {
     "algebra.tensor_normal": ("MatrixNormal", "TensorNormal"),
@@ -70,6 +50,7 @@ _HOMES = {
     "prediction": ("PosteriorPredictive", "posterior_predictive"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ which a crafted file can get to run code in versions of torch that we support (C
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import math
@@ -21,7 +22,7 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _HEADER = "header.json"
 _HEADER_LIMIT = 32 * 2**20  # bytes: room for a million names of outputs; parsed, it may take 30 times that in memory
 _ARRAY_HEADER_LIMIT = 10 + 2**16  # bytes: what NumPy's format allows
 _TENSOR = "$tensor"
+_PARTIAL = ".partial"
 
 
 class ArchiveError(ValueError):
@@ -45,7 +47,8 @@ def write_archive(path: str | Path, kind: str, tree: dict[str, Any]) -> None:
     """Writes a tree to one file.
 
     The file appears whole or not at all: the tree goes to a file beside it, which is then renamed. When writing fails,
-    a file that was there before is left as it was. A tensor is written in pieces, without a copy of it in memory.
+    a file that was there before is left as it was. What a killed process left of an earlier attempt is removed. A
+    tensor is written in pieces, without a copy of it in memory.
 
     :param path: the file; replaced if it exists.
     :param kind: what the tree describes. Whoever reads the file asks for the same kind.
@@ -65,7 +68,8 @@ def write_archive(path: str | Path, kind: str, tree: dict[str, Any]) -> None:
             f"an archive holds at most {_HEADER_LIMIT} bytes of numbers and strings outside of tensors;"
             f" got {len(header)}"
         )
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    _remove_abandoned(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
     try:
         with partial.open("wb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -78,6 +82,28 @@ def write_archive(path: str | Path, kind: str, tree: dict[str, Any]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what processes that were killed while they wrote this file have left beside it."""
+    for partial in path.parent.glob(f"{glob.escape(path.name)}.*{_PARTIAL}"):
+        process = partial.name[len(path.name) + 1 : -len(_PARTIAL)]
+        if process.isdecimal() and not _is_running(int(process)):
+            with suppress(OSError):
+                partial.unlink()
+
+
+def _is_running(process: int) -> bool:
+    """True if a process with this number may be writing."""
+    if os.name != "posix":
+        return False  # Windows refuses to remove a file that is open
+    try:
+        os.kill(process, 0)  # no signal: it only asks
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def read_archive(path: str | Path, kind: str) -> dict[str, Any]:

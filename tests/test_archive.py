@@ -1,7 +1,10 @@
 import errno
 import gc
 import json
+import os
 import pickle
+import subprocess
+import sys
 import tracemalloc
 import warnings
 import zipfile
@@ -385,6 +388,21 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(pa
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a file that is open cannot be removed")
+def test_what_a_killed_process_left_is_removed_by_the_next_to_write(path):
+    killed = subprocess.Popen([sys.executable, "-c", "pass"])
+    killed.wait()
+    left = path.with_name(f"{path.name}.{killed.pid}.partial")
+    at_work = path.with_name(f"{path.name}.{os.getppid()}.partial")  # of a process that runs
+    others = [path.with_name(name) for name in (f"x{path.name}.{killed.pid}.partial", f"{path.name}.mine.partial")]
+    for file in (left, at_work, *others):
+        file.write_bytes(b"half")
+    write_archive(path, "test", {"a": 1})
+    assert not left.exists()
+    assert all(file.exists() for file in (at_work, *others))
+    assert read_archive(path, "test") == {"a": 1}
 
 
 def test_a_tree_that_could_not_be_read_again_is_not_written(path):

@@ -16,6 +16,7 @@ def test_demo_prints_its_scores_and_draws_its_figure(tmp_path, capsys):
     assert float(scores["NRMSE, GPRN"]) <= float(scores["NRMSE, independent GPs"])
     assert float(scores["NRMSE, independent GPs"]) < float(scores["NRMSE, the mean field"])
     assert 0.90 <= float(scores["coverage of 95 % intervals"]) <= 0.99
+    assert 0.75 <= float(scores["coverage where the puff is"]) <= 0.99
     assert figure.stat().st_size > 10_000
     assert str(figure.resolve()) in printed.out
     assert printed.err == ""

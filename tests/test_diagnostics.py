@@ -15,14 +15,18 @@ import torch
 import xarray as xr
 from matplotlib import pyplot
 from pyro.infer import MCMC, NUTS
+from sklearn.model_selection import KFold
 from torch.distributions import MultivariateNormal
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, diagnose, to_arviz
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.likelihood import OutputsGivenF
-from pyro_gprn.diagnostics import align, plot_calibration, plot_khat, plot_latents, plot_predictive_check
+from pyro_gprn.datasets import simulate_plume
+from pyro_gprn.diagnostics import align, held_out, plot_calibration, plot_khat, plot_latents, plot_predictive_check
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.coverage import coverage_where, find_coverages
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
+from pyro_gprn.pyro_state import new_generator
 
 az = import_arviz()
 RNG = np.random.default_rng(0)
@@ -46,6 +50,12 @@ def fit(outputs=Y, **settings):
 @pytest.fixture(scope="module")
 def fitted():
     return fit()
+
+
+@pytest.fixture(scope="module")
+def right():
+    """A fit of the right size."""
+    return fit(n_latents=1)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +141,10 @@ def test_models_guides_and_mcmc():
     sampled = to_arviz((model, mcmc))
     assert sampled["posterior"]["f"].shape == (1, 6, 6, 1)
     assert np.isnan(sampled["sample_stats"]["log_q"]).all()
-    assert "bound" not in diagnose((model, mcmc)).findings
+    report = diagnose((model, mcmc))
+    assert "bound" not in report.findings
+    assert "optimistic" in report.findings["coverage"]
+    assert not report.is_refitted
     for source, message in [
         ("x", "got str"),
         ((torch.nn.Linear(1, 1), guide), "CollapsedGPRN"),
@@ -215,8 +228,8 @@ def test_alignment_undoes_rotations():
     torch.testing.assert_close(align(F @ Q, F), F.expand(4, 9, 3))
 
 
-def test_a_good_fit_of_the_right_size_looks_right():
-    report = diagnose(fit(n_latents=1, steps=400))
+def test_a_good_fit_of_the_right_size_looks_right(right):
+    report = diagnose(right)
     assert report.warnings == []
     assert "nothing looks wrong" in str(report)
     assert 0.9 < report.coverage < 0.99
@@ -245,20 +258,148 @@ def change(r, restart, noise=0.0, scale=0.0):
 
 
 def test_an_over_confident_posterior_is_flagged():
-    r = fit(n_latents=1, restarts=1)
+    r = fit(n_latents=1, restarts=1, output_scales=False)  # a scale for each output would make up for some of it
     change(r, 0, noise=-2.0, scale=-6.0)
     report = diagnose(r)
     assert report.coverage < 0.7
     assert any("over-confident" in warning for warning in report.warnings)
 
 
-def test_a_bad_local_optimum_among_restarts_is_flagged():
+def rows_of_first_fold(n_rows):
+    return next(KFold(held_out.N_FOLDS, shuffle=True, random_state=0).split(np.empty(n_rows)))[1]
+
+
+def test_held_out_rows_do_not_enter_their_predictions(fitted):
+    model, guide = fitted.fitted_.run(0)
+    rows = rows_of_first_fold(40)
+    predicted = []
+    for change in (0.0, 5.0):
+        outputs = fitted.fitted_.known.source.read(slice(None)).clone()
+        outputs[rows] += change
+        known, settings = model.statistics(outputs), {"with_scales": True, "generator": new_generator(0)}
+        predicted.append(held_out.predict_by_folds(model, guide, known, torch.arange(30), **settings))
+    first, second = predicted
+    torch.testing.assert_close(first.mean[rows], second.mean[rows], rtol=0, atol=0)
+    others = np.setdiff1d(np.arange(40), rows)
+    assert (first.mean[others] - second.mean[others]).abs().min() > 1e-4
+    assert ((second.values - first.values)[rows] == 5.0).all()
+
+
+def test_the_posterior_at_some_rows_is_the_marginal_of_that_at_all_rows(fitted):
+    model, guide = fitted.fitted_.run(0)
+    rows = torch.tensor([3, 0, 17, 30])
+    part, q = held_out.at_rows(model, guide, rows)
+    with torch.no_grad():
+        full, own = model.functions_factor(), part.functions_factor()
+        torch.testing.assert_close(own @ q.v_loc, (full @ guide.v_loc)[rows], rtol=1e-6, atol=1e-8)
+        spread, expected = own @ q.v_scale_row, (full @ guide.v_scale_row)[rows]
+        torch.testing.assert_close(spread @ spread.mT, expected @ expected.mT, rtol=1e-6, atol=1e-10)
+        torch.testing.assert_close(q.v_scale_col, guide.v_scale_col)
+
+
+def test_a_fit_is_as_it_was_after_the_report(fitted):
+    before = {name: value.clone() for name, value in fitted.fitted_.guide.state_dict().items()}
+    mean = fitted.predict(X[:3])
+    diagnose(fitted)
+    assert all(torch.equal(before[name], value) for name, value in fitted.fitted_.guide.state_dict().items())
+    np.testing.assert_array_equal(fitted.predict(X[:3]), mean)
+
+
+def test_intervals_that_fail_where_the_field_varies_are_called_over_confident():
+    runs = simulate_plume(100, grid=12)
+    settings = {
+        "n_latents": 3,
+        "steps": 200,
+        "seed": 0,
+        "progress": False,
+        "kernel_w": "rbf",
+        "output_scales": False,
+        "selection": False,
+    }
+    r = GPRNRegressor(**settings).fit(runs.X[:40], runs.Y[:40])
+    report = diagnose(r)
+    everywhere, varied, farthest = report.coverages
+    assert everywhere.outer == report.coverage > 0.88  # right on average
+    assert farthest.is_over_confident
+    assert any("over-confident" in warning and farthest.place in warning for warning in report.warnings)
+    lower, upper = r.predict(runs.X[40:], quantiles=(0.025, 0.975))
+    inside = (lower <= runs.Y[40:]) & (runs.Y[40:] <= upper)
+    spread = runs.Y[:40].var(0)
+    chosen = spread >= spread.flatten().topk(14).values[-1]
+    assert varied.outer == pytest.approx(inside[:, chosen].double().mean().item(), abs=0.1)  # as in rows never seen
+
+
+def test_coverage_is_judged_where_outputs_vary():
+    pit = torch.rand(60, 200, generator=torch.Generator().manual_seed(0))
+    values = torch.randn(60, 200, generator=torch.Generator().manual_seed(1))
+    values[:, :20] *= 10
+    pit[:, :20] = torch.where(pit[:, :20] < 0.3, 0.001, pit[:, :20])  # 30 % are far below their intervals
+    everywhere, varied, farthest = find_coverages(pit, values, values)
+    assert everywhere.outer > 0.9
+    assert not everywhere.is_over_confident
+    assert varied.outer < 0.75
+    assert varied.is_over_confident
+    assert farthest.is_over_confident
+    assert len(find_coverages(pit, values / values.std(0), values)) == 2  # none varies more than the others
+
+
+@pytest.mark.parametrize("n_rows", [8, 20, 80])
+def test_rows_that_are_right_or_wrong_as_one_raise_few_false_alarms(n_rows):
+    generator = torch.Generator().manual_seed(0)
+    alarms = 0
+    for _ in range(300):
+        pit = torch.rand(n_rows, 1, generator=generator).expand(n_rows, 50)
+        found = coverage_where(pit, torch.tensor(True), "all")
+        alarms += found.is_over_confident or found.is_narrow_inside or found.is_wide_inside
+    assert alarms <= 6
+
+
+def test_intervals_that_are_too_wide_in_the_middle_are_told():
+    pit = 0.5 + 0.2 * (torch.rand(60, 50, generator=torch.Generator().manual_seed(0)) - 0.5)
+    found = coverage_where(pit, torch.tensor(True), "all")
+    assert found.is_wide_inside
+    assert not found.is_over_confident
+
+
+def test_no_elpd_is_quoted_that_cannot_be_trusted(monkeypatch, right):
+    trusted = diagnose(right)
+    assert trusted.untrusted == []
+    assert "elpd" in trusted.findings["leave-one-out"]
+    assert "cannot" not in trusted.findings["leave-one-out"]
+    monkeypatch.setattr("pyro_gprn.diagnostics.report.pareto_k", lambda ratios: 3.9)
+    report = diagnose(right)
+    assert report.findings["leave-one-out"].startswith("elpd cannot be trusted")
+    assert "log density" in report.findings["leave-one-out"]
+    assert any("3.90" in doubt and "held-out" in doubt for doubt in report.untrusted)
+    assert "nothing looks wrong" not in str(report)
+    assert str(report).endswith("nothing else looks wrong")
+
+
+def test_holes_are_left_out_of_the_coverage():
+    outputs = Y[:, :6].copy()
+    outputs[5:20, 1] = np.nan
+    outputs[30:, 4] = np.nan
+    report = diagnose(fit(outputs, n_latents=1, restarts=1))
+    assert (np.isnan(report.pit) == np.isnan(outputs)).all()
+    assert 0.85 < report.coverage <= 1.0
+    assert np.isfinite(report.log_density)
+    assert report.is_refitted
+
+
+def test_an_output_that_only_held_out_rows_have_is_predicted_all_the_same():
+    outputs = Y[:, :6].copy()
+    outputs[np.setdiff1d(np.arange(40), rows_of_first_fold(40)), 2] = np.nan
+    report = diagnose(fit(outputs, n_latents=1, restarts=1, steps=50))
+    assert (np.isnan(report.pit) == np.isnan(outputs)).all()
+
+
+def test_a_bad_local_optimum_among_restarts_is_flagged(right):
     r = fit(n_latents=1)
     run = r.fitted_.runs[0]
     run["bound"] -= 0.2 * (run["bound"] - run["start"]) + 50
     report = diagnose(r)
     assert any("restarts disagree" in warning for warning in report.warnings)
-    assert not any("restarts disagree" in warning for warning in diagnose(fit(n_latents=1)).warnings)
+    assert not any("restarts disagree" in warning for warning in diagnose(right).warnings)
 
 
 def test_pictures(fitted, data):

@@ -190,6 +190,15 @@ def test_every_public_name_can_be_imported():
         exec("from pyro_gprn import Gprn")
 
 
+def test_type_checkers_see_every_public_name():
+    block = next(node for node in ast.parse((ROOT / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert seen == {name: f"pyro_gprn.{home}" for name, home in pyro_gprn._HOME_OF.items()}
+    scope = {}
+    exec("from pyro_gprn import *", scope)
+    assert set(pyro_gprn.__all__) == scope.keys() - {"__builtins__"} == seen.keys()
+
+
 def test_a_user_of_the_pyro_models_does_not_load_what_only_others_need():
     names = "GPRN, KroneckerGuide, ClosedFormELBO, CollapsedGPRN, CollapsedGuide, fit_collapsed, posterior_predictive"
     program = f"import sys; from pyro_gprn import {names}; print(*sys.modules)"

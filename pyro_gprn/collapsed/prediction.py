@@ -21,7 +21,7 @@ from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import combine_outputs, outputs_given, times_kernel
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.outputs.selection import OutputSelection
+from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
 from pyro_gprn.prediction.scales import OutputScales
@@ -113,6 +113,26 @@ class CollapsedPredictive(PosteriorPredictive):
         new = outputs_given(self._known, model.output_covariance(F, Kw, noise)).predict(cross)
         kernel = model.kernel_w(self.X_new).expand(len(V), noise.numel(), -1, -1)
         return OutputMixture(new.coefficients, new.half, F_new, kernel, noise.expand(len(V), noise.numel()))
+
+    @torch.no_grad()
+    def cdf(self, Y_new: Tensor, outputs: Outputs = None) -> Tensor:
+        """``P(y*_nd ≤ Y_new | data)`` of each new output on its own, noise included, ``(N*, …)``; NaN where Y_new is.
+
+        :param Y_new: values of the selected outputs at the new inputs, ``(N*, …)``.
+
+        >>> from pyro_gprn import CollapsedGuide
+        >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=30, n_latents=2)
+        >>> predictive = CollapsedPredictive(model, CollapsedGuide(model), model.X[:5], torch.ones(8, 30))
+        >>> (predictive.cdf(predictive.quantiles([0.3])[0]) - 0.3).abs().max() < 1e-5
+        tensor(True)
+        """
+        chosen = OutputSelection(outputs, self.output_shape)
+        components = self._components(None, joint=False)
+        y = Y_new.reshape(len(self.X_new), chosen.size).to(self.X_new)
+        result = torch.empty_like(y)
+        for block in self._blocks(chosen, components.n_components * len(self.X_new)):
+            result[:, block] = self._mixture_of(components, chosen, block).cdf(y[:, block])
+        return chosen.reshape(result)
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return combine_outputs(self._mean_coefficients, self._known, chosen.positions(block))

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyro_gprn.diagnostics.arviz_versions import draw_predictive_check
-from pyro_gprn.diagnostics.report import Report
+from pyro_gprn.diagnostics.report import K_LIMIT, Report
 from pyro_gprn.plots import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["plot_calibration", "plot_khat", "plot_latents", "plot_predictive_check"]
-
-#: Importance ratios whose k-hat is above this cannot be trusted.
-_LIMIT = 0.7
 
 
 def plot_predictive_check(data: Any) -> Any:
@@ -40,7 +37,7 @@ def plot_predictive_check(data: Any) -> Any:
 
 
 def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
-    """Probability integral transforms of left-out rows, and how often central intervals hold them.
+    """Probability integral transforms of held-out rows, and how often central intervals hold them.
 
     For calibrated predictions the histogram is flat and the curve lies on the diagonal. Over-confident predictions give
     a histogram like a ∪ and a curve below the diagonal; too cautious ones give a ∩ and a curve above it.
@@ -49,13 +46,13 @@ def plot_calibration(report: Report, axes: Any = None) -> np.ndarray:
     :param axes: two matplotlib axes to draw on; by default new ones.
 
     >>> [axes.get_title() for axes in plot_calibration(Report(pit=np.random.default_rng(0).uniform(size=(20, 5))))]
-    ['left-out rows', 'coverage']
+    ['held-out rows', 'coverage']
     """
     drawn = new_axes(2) if axes is None else np.asarray(axes)
     pit = report.pit[~np.isnan(report.pit)]
     drawn[0].hist(pit, bins=20, range=(0, 1), density=True, color="C0", alpha=0.7)
     drawn[0].axhline(1.0, color="black", lw=1)
-    drawn[0].set(xlabel="probability integral transform", ylabel="density", title="left-out rows")
+    drawn[0].set(xlabel="probability integral transform", ylabel="density", title="held-out rows")
     levels = np.linspace(0.02, 0.98, 49)
     covered = [np.mean(np.abs(pit - 0.5) <= level / 2) for level in levels]
     drawn[1].plot([0, 1], [0, 1], color="black", lw=1, label="right")
@@ -79,8 +76,8 @@ def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
     """
     axes = new_axes(1)[0] if axes is None else axes
     k = np.asarray(report.loo.pareto_k)
-    axes.scatter(np.arange(len(k)), k, s=12, color=np.where(k > _LIMIT, "C3", "C0"))
-    axes.axhline(_LIMIT, color="black", lw=1, ls="--", label=f"{_LIMIT}: above, not to be trusted")
+    axes.scatter(np.arange(len(k)), k, s=12, color=np.where(k > K_LIMIT, "C3", "C0"))
+    axes.axhline(K_LIMIT, color="black", lw=1, ls="--", label=f"{K_LIMIT}: above, not to be trusted")
     axes.set(xlabel="run", ylabel="Pareto k-hat", title="leave-one-out")
     axes.legend()
     return axes

@@ -16,7 +16,9 @@ from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.diagnostics.arviz import align
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
-from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws, predict_left_out
+from pyro_gprn.diagnostics.coverage import Coverage, find_coverages
+from pyro_gprn.diagnostics.held_out import LEAST_ROWS, HeldOut, predict_by_folds, predict_without_refit
+from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws
 from pyro_gprn.diagnostics.source import PosteriorSource
 from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.interruption import noticed_interrupts
@@ -28,14 +30,18 @@ MORE_STEPS, MORE_RATE = 60, 0.04
 TOLERANCE = 0.03
 #: A latent function counts as unused if its posterior mean explains less than this share of its mean square.
 USELESS = 0.2
-#: Calibration is checked on at most this many outputs.
-N_OUTPUTS = 100
+#: Calibration is checked on so many outputs: as many as make this many numbers, but not fewer than the second.
+N_NUMBERS, N_OUTPUTS = 100_000, 100
 N_DRAWS = 200
+#: Importance ratios whose k-hat is above this cannot be trusted; nor a sum over rows, if it is in this share of them.
+K_LIMIT, POOR_ROWS = 0.7, 0.05
 
 
 @dataclass
 class Report:
-    """What :func:`diagnose` found. Print it to read it; :attr:`warnings` says what looks wrong.
+    """What :func:`diagnose` found. Print it to read it.
+
+    :attr:`warnings` says what looks wrong, :attr:`untrusted` which checks say nothing here.
 
     >>> report = Report()
     >>> report.say("bound", "-12.3; 60 further steps gain 40", "the bound has not settled")
@@ -47,13 +53,17 @@ class Report:
 
     findings: dict[str, str] = field(default_factory=dict)  #: what was found, by heading
     warnings: list[str] = field(default_factory=list)  #: what looks wrong, each in a sentence or two
+    untrusted: list[str] = field(default_factory=list)  #: which checks cannot be trusted, and what to look at instead
     further_gain: float = np.nan  #: what the bound gained by further training
     restart_bounds: list[float] = field(default_factory=list)  #: the bound of each restart
     pareto_k: float = np.nan  #: k-hat of the variational posterior
-    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row
-    #: probability integral transforms of b outputs in left-out rows, (N, b), NaN where missing
+    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row; see :attr:`untrusted`
+    is_refitted: bool = False  #: True if held-out rows are those of refitted folds; otherwise they are optimistic
+    #: probability integral transforms of b outputs in held-out rows, (N, b), NaN where missing
     pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     coverage: float = np.nan  #: the share of these outputs that lie in their central 95 % intervals
+    coverages: list[Coverage] = field(default_factory=list)  #: the same of all, and where outputs vary
+    log_density: float = np.nan  #: the mean log density of a number in held-out rows, of standardised outputs
     #: the share of each latent function in the mean square of all, (K,), largest first
     latent_shares: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: the share of each latent function's mean square that its posterior mean explains, (K,)
@@ -61,8 +71,11 @@ class Report:
 
     def __str__(self) -> str:
         width = max(len(heading) for heading in self.findings)
-        lines = [f"{heading:<{width}}  {finding}" for heading, finding in self.findings.items()]
-        lines += ["", *(f"! {warning}" for warning in self.warnings)] if self.warnings else ["", "nothing looks wrong"]
+        indent = "\n" + " " * (width + 2)
+        lines = [f"{heading:<{width}}  " + finding.replace("\n", indent) for heading, finding in self.findings.items()]
+        lines += ["", *(f"! {warning}" for warning in self.warnings), *(f"? {doubt}" for doubt in self.untrusted)]
+        if not self.warnings:
+            lines.append("nothing else looks wrong" if self.untrusted else "nothing looks wrong")
         return "\n".join(lines)
 
     def say(self, heading: str, finding: str, warning: str | None = None) -> None:
@@ -75,12 +88,15 @@ class Report:
 def diagnose(source: Any, *, seed: int = 0) -> Report:
     """Checks a fit: has the bound settled, do restarts agree, is it calibrated, which latent functions matter?
 
+    Calibration is judged by rows that are held out: the functions are learned anew without them, in three folds of a
+    few dozen steps. Without a guide each row is left out of the fit as it is, which is optimistic; the report says so.
+
     :param source: as for :func:`~pyro_gprn.to_arviz`. If it has draws instead of a guide, training is not checked.
     :param seed: seed of all draws.
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = np.linspace(0, 1, 15)[:, None]
-    >>> r = GPRNRegressor(1, steps=3, seed=0, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
+    >>> r = GPRNRegressor(1, steps=3, seed=0, selection=False, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
     >>> report = diagnose(r)
     >>> sorted(report.findings)
     ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'restarts']
@@ -94,8 +110,9 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
         if isinstance(posterior, CollapsedGuide):
             _look_at_training(report, about, generator)
             _look_at_posterior(report, posterior, of_best)
-        _look_at_rows(report, described)
-        _look_at_calibration(report, about, of_best, generator)
+        held_out = _predict_rows(about, of_best, generator)
+        _look_at_rows(report, described, held_out)
+        _look_at_calibration(report, held_out)
         _look_at_latents(report, of_best.F if isinstance(posterior, CollapsedGuide) else align(of_best.F, of_best.F[0]))
     return report
 
@@ -137,61 +154,84 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Describ
     q = guide.posterior()
     ratios = (described.log_joint - q.log_prob(described.draws.V)).detach().cpu().numpy()
     report.pareto_k = pareto_k(ratios)
+    if report.pareto_k <= K_LIMIT:
+        report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: q is close to the posterior")
+        return
     n = described.F[0].numel()
-    good = report.pareto_k < 0.7
-    words = (
-        "q is close to the posterior"
-        if good
-        else f"q, over {n} numbers, cannot be corrected by importance sampling; see coverage"
+    report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: q, over {n} numbers, is not close to the posterior")
+    report.untrusted.append(
+        f"importance sampling cannot correct q: its k-hat, {report.pareto_k:.2f}, is above {K_LIMIT}. Trust nothing"
+        " that weights draws of q, elpd among it. Look at coverage and density of held-out rows, which do without."
     )
-    report.say("posterior", f"PSIS k-hat {report.pareto_k:.2f}: {words}")
 
 
-def _look_at_rows(report: Report, described: list[DescribedDraws]) -> None:
+def _predict_rows(about: PosteriorSource, described: DescribedDraws, generator: torch.Generator) -> HeldOut:
+    """Predictions of all rows, each from other rows, for some of the outputs."""
+    model, posterior = about.chains[about.best]
+    D = model.n_outputs
+    n_outputs = min(D, max(N_OUTPUTS, N_NUMBERS // model.n_rows))
+    positions = torch.linspace(0, D - 1, n_outputs).round().long().unique().to(model.X.device)
+    scales = about.scales(about.best)
+    if not isinstance(posterior, CollapsedGuide) or model.n_rows < LEAST_ROWS:
+        return predict_without_refit(described.draws, about.known, positions, scales, generator=generator)
+    with_scales = scales is not None
+    return predict_by_folds(model, posterior, about.known, positions, with_scales=with_scales, generator=generator)
+
+
+def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: HeldOut) -> None:
     by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
     dims = ("chain", "draw", "run")
     noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo needs a posterior for its number of draws
     data = to_inference_data({"posterior": {"size": (dims[:2], noise)}, "log_likelihood": {"y": (dims, by_row)}}, {})
     report.loo = import_arviz().loo(data, pointwise=True)
+    report.log_density = held_out.log_density.nanmean().item()
     k = np.asarray(report.loo.pareto_k)
-    poor = int((k > 0.7).sum())
+    poor = int((k > K_LIMIT).sum())
     elpd = float(getattr(report.loo, "elpd_loo", getattr(report.loo, "elpd", np.nan)))
-    report.say(
-        "leave-one-out",
-        f"elpd {elpd:.6g} over {len(k)} rows" + (f"; not to be trusted in {poor}, k-hat above 0.7" if poor else ""),
+    if poor > POOR_ROWS * len(k):
+        finding = f"elpd cannot be trusted: k-hat is above {K_LIMIT} in {poor} of {len(k)} rows"
+        report.untrusted.append(
+            f"leave-one-out by importance sampling: k-hat is above {K_LIMIT} in {poor} of {len(k)} rows, so elpd says"
+            " nothing. Compare fits by the log density of held-out rows."
+        )
+    elif report.pareto_k > K_LIMIT:
+        finding = "elpd cannot be trusted: it weights draws of q"
+    else:
+        finding = f"elpd {elpd:.6g} over {len(k)} rows" + (f"; k-hat is above {K_LIMIT} in {poor}" if poor else "")
+    report.say("leave-one-out", f"{finding}\nlog density {report.log_density:.4g} a number in held-out rows")
+
+
+def _look_at_calibration(report: Report, held_out: HeldOut) -> None:
+    report.pit, report.is_refitted = held_out.pit.cpu().numpy(), held_out.is_refitted
+    report.coverages = find_coverages(held_out.pit, held_out.values, held_out.mean)
+    report.coverage = report.coverages[0].outer
+    how = (
+        "of held-out rows, by three refitted folds"
+        if report.is_refitted
+        else "of rows left out of the fit as it is, whose functions have seen them: optimistic"
     )
+    found = "\n".join(str(each) for each in report.coverages)
+    report.say("coverage", f"in central 95 % intervals (50 %), {how}:\n{found}")
+    narrow = [f"{each.outer:.0%} of {each.place}" for each in report.coverages if each.is_over_confident]
+    if narrow:
+        report.warnings.append(f"the posterior is over-confident: 95 % intervals hold {_listed(narrow)}.")
+    inside = [
+        f"{each.inner:.0%} of {each.place}"
+        for each in report.coverages
+        if each.is_narrow_inside and not each.is_over_confident
+    ]
+    if inside:
+        report.warnings.append(f"intervals are too narrow in the middle: 50 % intervals hold {_listed(inside)}.")
+    wide = [f"{each.inner:.0%} of {each.place}" for each in report.coverages if each.is_wide_inside]
+    if wide:
+        report.warnings.append(
+            f"intervals are too wide in the middle: 50 % intervals hold {_listed(wide)}. Most errors are far smaller"
+            " than the standard deviation says."
+        )
 
 
-def _look_at_calibration(
-    report: Report, about: PosteriorSource, described: DescribedDraws, generator: torch.Generator
-) -> None:
-    D = about.model.n_outputs
-    positions = torch.unique(torch.linspace(0, D - 1, min(D, N_OUTPUTS)).round().long())
-    left_out = predict_left_out(described.draws.first(64), positions, about.known, generator=generator)
-    y = about.known.source.read(positions).to(left_out.mean)
-    scales = about.scales(about.best)
-    pit = left_out.distribution(None if scales is None else scales.at(positions)).cdf(y)
-    report.pit = pit.cpu().numpy()
-    report.coverage = coverage_of(pit)
-    half = coverage_of(pit, 0.5)
-    report.say(
-        "coverage",
-        f"of left-out rows: {report.coverage:.3f} in central 95 % intervals, {half:.3f} in central 50 %",
-        f"the posterior is over-confident: {report.coverage:.0%} of left-out outputs lie in their 95 % intervals."
-        if report.coverage < 0.88
-        else None,
-    )
-
-
-def coverage_of(pit: Tensor, level: float = 0.95) -> float:
-    """The share of probability integral transforms, of any shape, that lie in the central interval; NaN is left out.
-
-    >>> coverage_of(torch.linspace(0, 1, 1000), level=0.5)
-    0.5
-    """
-    seen = pit[~pit.isnan()]
-    edge = (1 - level) / 2
-    return ((seen >= edge) & (seen <= 1 - edge)).double().mean().item()
+def _listed(clauses: list[str]) -> str:
+    return ", and ".join(clauses)
 
 
 def _look_at_latents(report: Report, F: Tensor) -> None:

@@ -43,8 +43,8 @@ class Ranges:
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
-        self.power = torch.where(known.mean_square > 1e-30, known.mean_square, 1.0)  # of the outputs, () or (D,)
-        least, most = self.power.min().item(), self.power.max().item()
+        self.mean_square = torch.where(known.mean_square > 1e-30, known.mean_square, 1.0)  # of the outputs, () or (D,)
+        least, most = self.mean_square.min().item(), self.mean_square.max().item()
         ranges = {
             "lengthscale": (max(0.1 * shortest, 1e-3 * longest), LONGEST * longest),
             "variance": (1e-4 * least, 1e8 * most),
@@ -90,11 +90,11 @@ class Ranges:
             target = parameters[f"kernel_w.{name}"]
             target.copy_((lengths if target.shape[-1:] == lengths.shape else lengths.mean()).log())
         for name in positive_parameters(self._model.kernel_w, "variance"):
-            _set(parameters[f"kernel_w.{name}"], self.power * max(1.0, length**2))
+            _set(parameters[f"kernel_w.{name}"], self.mean_square * max(1.0, length**2))
         for name in self._offsets():
-            _set(parameters[name], OFFSET * self.power)
+            _set(parameters[name], OFFSET * self.mean_square)
         for name in positive_parameters(self._model, "noise_y"):
-            _set(parameters[name], noise * self.power.sqrt())
+            _set(parameters[name], noise * self.mean_square.sqrt())
         self.clamp()
 
     @torch.no_grad()
@@ -111,7 +111,7 @@ class Ranges:
         parameters = dict(self._model.named_parameters())
         names = positive_parameters(self._model, "lengthscale")
         of_f, of_w = ([parameters[n] for n in names if n.startswith(which)] for which in ("kernel_f.", "kernel_w."))
-        if self.power.dim():
+        if self.mean_square.dim():
             of_w = [length.mean(0) for length in of_w]
         if [length.shape for length in of_f] == [length.shape for length in of_w]:
             for functions, weights in zip(of_f, of_w, strict=True):
@@ -119,9 +119,9 @@ class Ranges:
         offsets = self._offsets()
         for name in positive_parameters(self._model.kernel_w, "variance"):
             share = 1.0 if f"kernel_w.{name}" in offsets else VARYING
-            _set(parameters[f"kernel_w.{name}"], share * self.power)
+            _set(parameters[f"kernel_w.{name}"], share * self.mean_square)
         for name in positive_parameters(self._model, "noise_y"):
-            _set(parameters[name], noise * self.power.sqrt())
+            _set(parameters[name], noise * self.mean_square.sqrt())
         for name in positive_parameters(self._model, "noise_f"):
             parameters[name].fill_(math.log(noise_f))
         self.clamp()
