@@ -438,6 +438,18 @@ def test_training_raises_the_bound_above_independent_gps(posterior, holes):
     assert lengths[1] < lengths[0]
 
 
+def test_without_noise_functions_that_are_constant_keep_the_evidence_of_independent_gps():
+    grid = torch.linspace(0, 1, 30)[:, None].double()
+    table = torch.cat([torch.sin(3 * grid), torch.sin(9 * grid)], 1)  # no noise
+    bounds = {}
+    for start in ("independent", "constant functions"):
+        model = CollapsedGPRN(grid, 2, 2, own_kernels=True)
+        fit = fit_collapsed(model, table, starts=[start], **QUICK | {"steps": 60})
+        bounds[start] = fit.bound
+    assert bounds["independent"] < 0.5 * fit.evidence
+    assert 0.9 * fit.evidence < bounds["constant functions"] < fit.evidence
+
+
 def test_a_fit_is_resumed_and_that_of_a_shared_kernel_is_not_taken_for_it(tmp_path):
     def fit(own, path, stop=None):
         def callback(step, bound):

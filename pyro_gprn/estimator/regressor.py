@@ -66,9 +66,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         outputs that differ in smoothness or noise; a fit takes about D times as long. False lets all share one.
         ``"auto"`` asks, for at most 20 outputs, whether the evidence of independent GPs with a kernel each is higher by
         more than their further hyperparameters cost; a Pyro kernel is shared then.
-    :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"`` and
-        ``"rough functions"``; None is all of them, or the first alone from N = 1,500 on (where ``"auto"`` takes the
-        first kernel, too).
+    :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"``,
+        ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,500 on
+        (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts and
         independent GPs as they are, and between the two kernels with the highest evidence. Each candidate is fitted to
         five folds, those far behind to fewer; rows are held out and, where Y has holes, entries that look like these.

@@ -56,7 +56,7 @@ class Ranges:
             for kind in ranges
             for name in positive_parameters(model, kind)
         }
-        self._model = model
+        self._model, self._longest = model, longest
         offsets = (math.log(1e-8 * least), math.log(1e8 * most))  # down to nothing
         self._bounds |= dict.fromkeys(self._offsets(), offsets)
 
@@ -95,6 +95,20 @@ class Ranges:
             _set(parameters[name], OFFSET * self.mean_square)
         for name in positive_parameters(self._model, "noise_y"):
             _set(parameters[name], noise * self.mean_square.sqrt())
+        self.clamp()
+
+    @torch.no_grad()
+    def start_constant(self, length: float, noise_f: float) -> None:
+        """Sets the kernel of the functions to where they hardly vary.
+
+        :param length: their length-scales, over the longest distance between inputs.
+        :param noise_f: of the functions.
+        """
+        parameters = dict(self._model.named_parameters())
+        for name in positive_parameters(self._model.kernel_f, "lengthscale"):
+            parameters[f"kernel_f.{name}"].fill_(math.log(length * self._longest))
+        for name in positive_parameters(self._model, "noise_f"):
+            parameters[name].fill_(math.log(noise_f))
         self.clamp()
 
     @torch.no_grad()
