@@ -62,7 +62,10 @@ def trace() -> dict[str, list[Path]]:
     """First visits of one ``fit`` and of one ``predict`` with its standard deviation."""
     X = np.random.default_rng(0).uniform(size=(20, 2))
     Y = np.sin(3 * X[:, :1] + np.arange(12)).reshape(20, 4, 3)
-    regressor = GPRNRegressor(2, steps=30, seed=0, progress=False).fit(X, Y)  # so that everything is imported
+    regressor = GPRNRegressor(
+        2, steps=30, seed=0, selection=False, progress=False
+    )  # a selection is fits and predictions
+    regressor.fit(X, Y)  # so that everything is imported
     regressor.predict(X, return_std=True)
     return {
         "fit": first_visits(lambda: regressor.fit(X, Y)),

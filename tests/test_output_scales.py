@@ -283,7 +283,15 @@ def curves(sizes, n_rows, n_outputs, seed=0):
 
 
 def regressor(**settings):
-    plain = {"n_latents": 1, "steps": 60, "seed": 0, "progress": False, "selection": False, "effective_outputs": None}
+    plain = {
+        "n_latents": 1,
+        "steps": 60,
+        "seed": 0,
+        "progress": False,
+        "selection": False,
+        "effective_outputs": None,
+        "own_kernels": False,
+    }
     return GPRNRegressor(**plain | settings)
 
 
