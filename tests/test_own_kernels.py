@@ -332,6 +332,23 @@ def test_independent_gps_with_a_kernel_each_are_separate_regressions(holes):
     assert evidence == pytest.approx(alone, abs=0.05)
 
 
+def test_each_finds_the_start_that_is_best_for_it():
+    """A smooth output without noise beside a rough, noisy one of five inputs: as good as two separate searches."""
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(0)).double()
+    smooth = torch.sin(3 * x[:, 0]) + x[:, 1] ** 2
+    rough = torch.sin(12 * x[:, 0]) * (0.5 + x[:, 3]) + 0.1 * numbers(60)
+    table = torch.stack([smooth, rough], 1) - torch.stack([smooth, rough], 1).mean(0)
+    together = CollapsedGPRN(x, 2, 1, own_kernels=True)
+    alone = 0.0
+    for d in range(2):
+        one = CollapsedGPRN(x, 1, 1)
+        alone += fit_independent(one, one.statistics(table[:, d : d + 1]))
+    assert fit_independent(together, together.statistics(table)) == pytest.approx(alone, abs=1e-6)
+    with torch.no_grad(), isolated():
+        covariance = together.output_covariance(torch.ones(60, 1).double(), *together.weights_and_noise())
+    assert OutputsGivenF(covariance, together.statistics()).log_density().item() == pytest.approx(alone, abs=1e-4)
+
+
 def test_their_evidence_and_predictions_are_those_of_gaussian_process_regression():
     model = CollapsedGPRN(X, D, 1, kernel_f=gp.Constant(P), noise_f=1e-6, own_kernels=True, jitter=0.0)
     torch.manual_seed(0)
