@@ -66,6 +66,15 @@ def test_patterns_of_holes(share):
     assert known.is_complete == (share == 0)
 
 
+@pytest.mark.parametrize("rows", [[0, 2, 5], [5, 3, 1, 0]], ids=["complete", "holes"])
+def test_patterns_that_differ_in_other_rows_only_become_one(rows):
+    Y = torch.randn(6, 8)
+    Y[1, :3] = Y[4, 2:5] = torch.nan
+    ours, theirs = OutputStatistics.of(Y).at_rows(torch.tensor(rows)), OutputStatistics.of(Y[rows])
+    for name in ("observed", "counts", "pattern_of", "grams"):
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name))
+
+
 def test_statistics_know_their_outputs():
     Y = torch.randn(4, 6)
     known = OutputStatistics.of(Y)

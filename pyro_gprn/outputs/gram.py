@@ -210,7 +210,13 @@ class GroupedStatistics(OutputStatistics):
 
     def at_rows(self, rows: Tensor) -> GroupedStatistics:
         source, grams = RowsOfOutputs(self.source, rows), self.grams[:, rows][:, :, rows]
-        return replace(self, source=source, observed=self.observed[:, rows], grams=grams)
+        if self.is_by_output:
+            return replace(self, source=source, observed=self.observed[:, rows], grams=grams)
+        observed, merged = self.observed[:, rows].unique(dim=0, return_inverse=True)  # some differed in other rows only
+        counts = torch.zeros_like(self.counts[: len(observed)]).index_add(0, merged, self.counts)
+        grams = torch.zeros_like(grams[: len(observed)]).index_add(0, merged, grams)
+        pattern_of = merged[self.pattern_of] if self.pattern_of is not None and len(observed) > 1 else None
+        return GroupedStatistics(source, observed, counts, pattern_of, grams)
 
     def without_empty(self, source: OutputSource) -> GroupedStatistics:
         seen, pattern_of = self._pattern_of_seen()
