@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import randomise
 from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.nn import PyroSample
 from pyro.optim import Adam
 from scipy.stats import kstest
 from scipy.stats import norm as normal
@@ -110,6 +111,23 @@ def test_the_log_density_is_that_of_the_likelihood(signals, outputs):
     assert ((ours - pick(expected)).abs() < 7 * pick(error)).all()  # two estimates, each with such an error
     gaussian = predict(*make(GPRN, math.sqrt(3) * NOISE)).log_density(pick(Y_NEW), outputs, n_draws=N_DRAWS).exp()
     assert ((gaussian - pick(expected)).abs() > 20 * pick(error)).any()
+
+
+def test_quantiles_of_a_mixture_over_hyperparameters_have_the_tails_of_the_likelihood():
+    model, guide = make(HeavyTailed)
+    model.kernel_w.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    model.kernel_w.autoguide("lengthscale", dist.Normal)
+    model.kernel_w.lengthscale_loc.data.fill_(-0.5)
+    model.kernel_w.lengthscale_scale = torch.tensor(0.3)
+    predictive = predict(model, guide)
+    assert len(predictive.parts) > 1
+    wanted = (0.005, 0.5, 0.995)
+    found = predictive.quantiles(wanted, n_draws=16_000)
+    below = (predictive.sample(16_000) < found.unsqueeze(1)).double().mean(1)
+    for share, probability in zip(below, wanted, strict=True):
+        error = math.sqrt(2 * probability * (1 - probability) / 16_000)  # of the draws, and of the quantile
+        assert ((share - probability).abs() < 4.5 * error).all()
+    assert predictive.quantiles([0.5], (0, [1])).shape == (1, 2, 1)
 
 
 def test_a_forward_of_ones_own_with_another_likelihood_is_refused():

@@ -11,50 +11,55 @@ components of the mixture are Student-t.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
-from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import combine_outputs, outputs_given, times_kernel
+from pyro_gprn.collapsed.conditioned import ConditionedDraws, DrawsAlike, NewRows, mirrored_noise
+from pyro_gprn.collapsed.draws import Posterior
+from pyro_gprn.collapsed.likelihood import combine_outputs, combine_values
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.spread import most_directions, n_pairs, products_of_pairs, quadratic_forms
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
-from pyro_gprn.prediction.conditional import Conditional, draw_rows
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
 #: How many components a mixture has by default.
 N_DRAWS = 128
+#: Coefficients of all draws are made for as many new inputs at a time as give about this many numbers: a cache holds
+#: them, which halves the time.
+CACHED_NUMBERS = 2**19
 
 
 class OutputMixture(NamedTuple):
     """New outputs as linear combinations of training outputs, for ``s`` draws and ``g`` groups of outputs."""
 
     coefficients: Tensor  #: c, (s, g, N*, N)
-    half: Tensor  #: L⁻¹kᵀ with C = LLᵀ, so that V = prior − halfᵀ half, (s, g, N, N*)
+    half: Tensor  #: k L⁻ᵀ with C = LLᵀ, so that V = prior − half halfᵀ, (s, g, N*, N)
     functions: Tensor  #: f*, (s, N*, K)
-    kernel: Tensor  #: κ_w(X*, X*), (s, 1, N*, N*), or of each group of outputs, (s, g, N*, N*)
-    noise: Tensor  #: σ_y², (s, 1), or of each group of outputs, (s, g)
+    kernel: Tensor  #: κ_w(X*, X*), (s, 1, N*, N*), or of each group, (s, g, N*, N*); or without the last, its diagonal
 
     def covariance(self, draws: Tensor) -> Tensor:
         """``V`` of some draws, without observation noise, ``(c, g, N*, N*)``."""
         f, half = self.functions[draws], self.half[draws]
-        return self.kernel[draws] * (f @ f.mT).unsqueeze(1) - half.mT @ half
+        return self.kernel[draws] * (f @ f.mT).unsqueeze(1) - half @ half.mT
 
     def variance(self) -> Tensor:
         """The diagonal of ``V`` of all draws, ``(s, g, N*)``."""
-        prior = self.kernel.diagonal(dim1=-2, dim2=-1) * self.functions.square().sum(-1).unsqueeze(1)
-        return (prior - self.half.square().sum(-2)).clamp(min=0.0)
+        kernel = self.kernel if self.kernel.dim() == 3 else self.kernel.diagonal(dim1=-2, dim2=-1)
+        return _left_over(kernel, self.functions, self.half)
 
 
 class CollapsedPredictive(PosteriorPredictive):
     """Predictions from a :class:`~pyro_gprn.CollapsedGPRN`: a mixture over draws of its functions.
 
-    Hyperparameters that have a posterior with a spread are drawn too, one value for each component.
+    Hyperparameters that have a posterior with a spread are drawn too, one value for each component. Gradients flow to
+    ``X_new`` if it requires them (not through draws).
 
     :param model: the model.
     :param posterior: a :class:`~pyro_gprn.CollapsedGuide`; another Pyro guide of the model, such as ``AutoDelta``; or
@@ -63,6 +68,10 @@ class CollapsedPredictive(PosteriorPredictive):
     :param Y: the data, if the model has not seen them.
     :param n_draws: how many components the mixture has. (Of draws all are used.)
     :param output_scales: what :func:`~pyro_gprn.learn_output_scales` says; None gives all outputs one scale.
+    :param conditioned: draws that were made and conditioned on the data before, for another prediction from the same
+        posterior; ``Y`` and ``n_draws`` are then left out of account.
+    :param variance_type: the type of the products that :meth:`variance` is made of. float32 takes half the time, and
+        the sixth digit of a variance does not matter.
     :param generator: of random numbers; None is torch's global state.
     """
 
@@ -75,44 +84,87 @@ class CollapsedPredictive(PosteriorPredictive):
         *,
         n_draws: int = N_DRAWS,
         output_scales: OutputScales | None = None,
+        conditioned: ConditionedDraws | None = None,
+        variance_type: torch.dtype = torch.float64,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(model, X_new, generator)
-        self._scales = output_scales
-        self._model, self._posterior, self._known = model, posterior, model.statistics(Y)
-        self._draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
-        self._mixture = mixture = self._mix(self._draws, joint=False)
-        self._joint_mixture: OutputMixture | None = None
-        self._mean_coefficients = mixture.coefficients.mean(0)
-        deviations = (mixture.coefficients - self._mean_coefficients).movedim(0, -2) / len(mixture.coefficients) ** 0.5
-        self._deviation_root = torch.linalg.qr(deviations, mode="r").R  # of the covariance over draws, (g, N*, r, N)
-        self._variance_within = mixture.variance().mean(0)  # (g, N*)
+        if conditioned is None:
+            conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
+        self._scales, self._variance_type = output_scales, variance_type
+        self._model, self._posterior, self._known = model, posterior, conditioned.known
+        self._conditioned = conditioned
+        with torch.set_grad_enabled(self.X_new.requires_grad):
+            self._at_new = conditioned.at(self.X_new)
+        self._averages: tuple[Tensor, ...] = ()
 
-    @torch.no_grad()
-    def _mix(self, draws: PosteriorDraws, joint: bool) -> OutputMixture:
-        """The mixture over draws, with the functions at new inputs drawn jointly, or at each on its own."""
-        parts = draws.each(lambda V: self._mix_some(V, self._mirrored_noise(-(-len(V) // 2), joint)))
-        return (
-            parts[0] if len(parts) == 1 else OutputMixture(*(torch.cat(values) for values in zip(*parts, strict=True)))
-        )
+    def _averaged(self, *, with_variance: bool) -> tuple[Tensor, ...]:
+        """What means and variances need of the draws: averages over them.
 
-    def _mirrored_noise(self, n: int, joint: bool) -> Tensor:
-        """White noise for the functions at new inputs and the same mirrored, ``(2 n, N* or 1, K)``."""
-        n_rows = len(self.X_new) if joint else 1
-        half = white_noise(n, n_rows, self._model.n_latents, like=self._model.X, generator=self._generator)
-        return torch.cat([half, -half])
+        :returns: of the coefficients c, ``(g, N*, N)``; and with the variance of the quadratic forms that give the
+            variance between draws (spread.py), ``(g, N*, r (r + 1) / 2)``, and of the variance within, ``(g, N*)``.
+        """
+        if len(self._averages) < (3 if with_variance else 1):
+            drawn = self._conditioned
+            at_once = max(1, CACHED_NUMBERS // (drawn.n_draws * drawn.n_groups * self._model.n_rows))
+            blocks = range(0, len(self.X_new), at_once)
+            parts = [self._average(slice(start, start + at_once), with_variance) for start in blocks]
+            mean, *rest = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
+            self._averages = (mean @ drawn.coordinates.inverse, *rest)
+        return self._averages
 
-    def _mix_some(self, V: Tensor, white: Tensor) -> OutputMixture:
-        """The mixture over draws of V, ``(s, N, K)``, at the hyperparameters' current values."""
-        model = self._model
-        Lf, Kw, noise = model.covariances()
-        f = Conditional.of(model.kernel_f, model.X, self.X_new, Lf, model.noise_f)
-        F = Lf @ V
-        F_new = f.whitened.mT @ V + draw_rows(f.residual, white[: len(V)])
-        cross = times_kernel(model.kernel_w(self.X_new, model.X), F_new @ F.mT)
-        new = outputs_given(self._known, model.output_covariance(F, Kw, noise)).predict(cross)
-        kernel = model.kernel_w(self.X_new).expand(len(V), noise.numel(), -1, -1)
-        return OutputMixture(new.coefficients, new.half, F_new, kernel, noise.expand(len(V), noise.numel()))
+    def _average(self, rows: slice, with_variance: bool) -> tuple[Tensor, ...]:
+        """The averages at some new inputs, coefficients in white coordinates."""
+        drawn = self._conditioned
+        mean = drawn.mean_coefficients(self._at_new, rows)
+        if not with_variance:
+            return (mean,)
+        cross = drawn.cross(self._at_new, rows)
+        coefficients = drawn.coefficients(cross)
+        forms = quadratic_forms(coefficients - coefficients.mean(0), drawn.directions)
+        functions = torch.cat([new.functions[:, rows] for new in self._at_new])
+        kernel = _of_draws([new.variance[..., rows] for new in self._at_new], self._at_new, 1)
+        return mean, forms, _left_over(kernel, functions, drawn.half(cross)).mean(0)
+
+    def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return combine_outputs(self._averaged(with_variance=False)[0], self._known, chosen.positions(block))
+
+    def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
+        positions = chosen.positions(block)
+        along = combine_outputs(self._conditioned.projection, self._known, positions)
+        return self._variance_along(along, positions, self._forms(noise=False))
+
+    def _forms(self, *, noise: bool) -> Tensor:
+        """The variance between draws and within, as a form in the features of an output, ``(g, N*, pairs + 1)``."""
+        _, between, within = self._averaged(with_variance=True)
+        if noise:
+            within = within + self._conditioned.noise.mean(0).unsqueeze(-1)
+        return torch.cat([between, within.unsqueeze(-1)], dim=-1).to(self._variance_type)
+
+    def _variance_along(self, along: Tensor, positions: slice | Tensor, forms: Tensor) -> Tensor:
+        """The variance of the outputs at some positions, ``(N*, b)``, from where they lie along r directions."""
+        features = forms.new_empty(forms.shape[-1], along.shape[1])
+        products_of_pairs(along.to(forms), out=features[:-1])
+        features[-1] = 1.0 if self._scale_variances is None else self._scale_variances[positions]
+        return combine_values(forms, features, self._known, positions).clamp_(min=0.0)
+
+    @cached_property
+    def _scale_variances(self) -> Tensor | None:
+        """``E[s_d²]`` of each output, ``(D,)``; None if all have one scale."""
+        return None if self._scales is None else self._scales.variance()
+
+    def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
+        n_new = len(self.X_new)
+        forms = self._forms(noise=True)
+        both = torch.cat([self._averaged(with_variance=False)[0], self._conditioned.projection], dim=1)
+        for block in self._blocks(OutputSelection(None, self.output_shape), self._numbers_per_output()[1]):
+            combined = combine_outputs(both, self._known, block)  # Y is read once, for mean and variance
+            mean[:, block] = combined[:n_new]
+            variance[:, block] = self._variance_along(combined[n_new:], block, forms)
+
+    def _noise(self, chosen: OutputSelection) -> Tensor:
+        noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
+        return noise if self._scale_variances is None else noise * self._scale_variances[chosen.positions(slice(None))]
 
     @torch.no_grad()
     def cdf(self, Y_new: Tensor, outputs: Outputs = None) -> Tensor:
@@ -134,34 +186,66 @@ class CollapsedPredictive(PosteriorPredictive):
             result[:, block] = self._mixture_of(components, chosen, block).cdf(y[:, block])
         return chosen.reshape(result)
 
-    def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return combine_outputs(self._mean_coefficients, self._known, chosen.positions(block))
+    @torch.no_grad()
+    def _mix(self, conditioned: ConditionedDraws, at_new: list[NewRows], kernels: list[Tensor]) -> OutputMixture:
+        """The mixture over draws at new inputs, with the kernel of each part ``(…, N*, N*)`` or its diagonal."""
+        cross = conditioned.cross(at_new)
+        coefficients = conditioned.coefficients(cross) @ conditioned.coordinates.inverse
+        functions = torch.cat([new.functions for new in at_new])
+        n_dims = kernels[0].dim() - (at_new[0].variance.dim() - 1)  # without that of groups
+        return OutputMixture(coefficients, conditioned.half(cross), functions, _of_draws(kernels, at_new, n_dims))
 
-    def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        positions = chosen.positions(block)
-        between = combine_outputs(self._deviation_root, self._known, positions).square().sum(-2)
-        within = self._variance_within[self._known.patterns_at(positions)].mT
-        return between + (within if self._scales is None else within * self._scales.at(positions).variance())
+    def _mix_apart(self, conditioned: ConditionedDraws) -> OutputMixture:
+        """The mixture with the functions drawn at each input on its own."""
+        at_new = self._at_new if conditioned is self._conditioned else conditioned.at(self.X_new)
+        return self._mix(conditioned, at_new, [new.variance for new in at_new])
 
-    def _noise(self, chosen: OutputSelection) -> Tensor:
-        noise = _of_outputs(self._mixture.noise.mean(0), self._known, chosen).squeeze(-1)
-        return noise if self._scales is None else noise * self._scales.at(chosen.positions(slice(None))).variance()
+    @cached_property
+    @torch.no_grad()
+    def _joint_mixture(self) -> OutputMixture:
+        """The mixture with the functions drawn jointly over the new inputs."""
+        model, X_new = self._model, self.X_new
+
+        def at(part: DrawsAlike) -> tuple[NewRows, Tensor]:
+            white = mirrored_noise(len(part.V), len(X_new), model, self._generator)
+            return part.at(X_new, white), model.kernel_w(X_new)
+
+        at_new, kernels = zip(*self._conditioned.each(at), strict=True)
+        return self._mix(self._conditioned, list(at_new), list(kernels))
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
+        conditioned = self._conditioned
         if joint:
-            if self._joint_mixture is None:
-                self._joint_mixture = self._mix(self._draws, joint=True)
-            return ChosenComponents(self._joint_mixture, self._known, self._scales, n_draws, self._generator)
-        mixture = self._mixture
-        if n_draws is not None and n_draws > len(mixture.coefficients):  # none counts twice: draw as many as are wanted
-            more = PosteriorDraws.of(self._model, self._posterior, n_draws, mirrored=True, generator=self._generator)
-            mixture = self._mix(more, joint=False)
-        n_chosen = min(n_draws or N_DRAWS, len(mixture.coefficients))
-        return ChosenComponents(mixture, self._known, self._scales, n_chosen, self._generator)
+            return self._choose(self._joint_mixture, conditioned, n_draws)
+        if n_draws is not None and n_draws > conditioned.n_draws:  # none counts twice: draw as many as are wanted
+            conditioned = ConditionedDraws.of(
+                self._model, self._posterior, self._known, n_draws=n_draws, generator=self._generator
+            )
+        return self._choose(self._mix_apart(conditioned), conditioned, min(n_draws or N_DRAWS, conditioned.n_draws))
+
+    def _choose(self, mixture: OutputMixture, conditioned: ConditionedDraws, n: int | None) -> Components:
+        return ChosenComponents(mixture, conditioned, self._scales, n, self._generator)
 
     def _numbers_per_output(self) -> tuple[int, int]:
-        _, n_new, rank, n_rows = self._deviation_root.shape
-        return max(n_new, n_rows), max(n_new * rank, n_rows)
+        n_new, n_rows = len(self.X_new), self._model.n_rows
+        n_directions = min(n_rows, most_directions(self._model.n_outputs))  # how many, only a variance needs to know
+        mean = 8 * max(n_new, n_rows)  # a cache holds blocks of Y that are this small
+        return mean, max(mean, 2 * n_pairs(n_directions))
+
+
+def _left_over(kernel: Tensor, functions: Tensor, half: Tensor) -> Tensor:
+    """The variance that training outputs leave, ``(s, g, N*)``; ``kernel`` is κ_w(x*, x*), ``(s, 1 or g, N*)``."""
+    return (kernel * functions.square().sum(-1).unsqueeze(1) - half.square().sum(-1)).clamp(min=0.0)
+
+
+def _of_draws(values: list[Tensor], at_new: list[NewRows], n_dims: int) -> Tensor:
+    """Values of each part, ``(…)`` or of each group ``(g, …)``, as those of each draw, ``(s, 1 or g, …)``.
+
+    :param n_dims: how many dimensions ``…`` stands for.
+    """
+    with_groups = (each if each.dim() > n_dims else each.unsqueeze(0) for each in values)
+    pairs = zip(with_groups, at_new, strict=True)
+    return torch.cat([each.expand(len(new.functions), *each.shape) for each, new in pairs])
 
 
 def _of_outputs(values: Tensor, known: OutputStatistics, chosen: OutputSelection) -> Tensor:
@@ -175,7 +259,7 @@ class ChosenComponents(Components):
     def __init__(
         self,
         mixture: OutputMixture,
-        known: OutputStatistics,
+        conditioned: ConditionedDraws,
         scales: OutputScales | None,
         n: int | None,
         generator: torch.Generator | None,
@@ -184,7 +268,8 @@ class ChosenComponents(Components):
         n = available if n is None else n
         rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
         self._draws = torch.cat(rounds)[:n]
-        self._mixture, self._known, self._scales, self._generator = mixture, known, scales, generator
+        self._mixture, self._known, self._scales, self._generator = mixture, conditioned.known, scales, generator
+        self._noise = conditioned.noise[self._draws]
         self.n_components = n
         self._coefficients = mixture.coefficients[self._draws].movedim(1, 0)  # (g, n, N*, N)
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
@@ -196,7 +281,7 @@ class ChosenComponents(Components):
         return self._variance[:, self._known.patterns_at(chosen.positions(block))].mT
 
     def noise(self, chosen: OutputSelection) -> Tensor:
-        return _of_outputs(self._mixture.noise[self._draws, None], self._known, chosen)
+        return _of_outputs(self._noise[:, None], self._known, chosen)
 
     def scales(self, chosen: OutputSelection, block: slice) -> OutputScales | None:
         if self._scales is None:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import outputs_given
+from pyro_gprn.collapsed.conditioned import ConditionedDraws
+from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.prediction import N_DRAWS, ChosenComponents, CollapsedPredictive, OutputMixture
+from pyro_gprn.collapsed.prediction import ChosenComponents, CollapsedPredictive, OutputMixture
 from pyro_gprn.collapsed.scattered import HolesGivenF
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import holes_of
@@ -85,37 +85,36 @@ class ScatteredPredictive(CollapsedPredictive):
         self, model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any
     ) -> None:
         super().__init__(model, posterior, X_new, Y, **settings)
-        self._precision = self._precision_of(self._draws)
-        self._filled = FilledOutputs(self._mixture.coefficients.squeeze(1), self._precision, self._known)
-
-    @torch.no_grad()
-    def _precision_of(self, draws: PosteriorDraws) -> Tensor:
-        """``P = C_F⁻¹`` of all rows for each draw, ``(s, N, N)``."""
-        model = self._model
-
-        def precision(V: Tensor) -> Tensor:
-            Lf, Kw, noise = model.covariances()
-            return outputs_given(self._known, model.output_covariance(Lf @ V, Kw, noise)).inverse
-
-        return torch.cat(draws.each(precision))
+        self._mixture = self._mix_apart(self._conditioned)
+        precision = self._conditioned.precision
+        self._filled = FilledOutputs(self._mixture.coefficients.squeeze(1), precision, self._known)
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return self._filled.mean(chosen.positions(block)).mean(0)
 
     def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
         positions = chosen.positions(block)
-        between = self._filled.mean(positions).var(0, correction=0)
-        within = self._variance_within.mT + self._filled.variance_of_holes(positions).mean(0)
-        return between + (within if self._scales is None else within * self._scales.at(positions).variance())
+        return self._variance_about(self._filled.mean(positions), positions)
 
-    def _components(self, n_draws: int | None, joint: bool) -> Components:
-        draws, precision = self._draws, self._precision
-        if not joint and n_draws is not None and n_draws > len(draws.V):
-            draws = PosteriorDraws.of(self._model, self._posterior, n_draws, mirrored=True, generator=self._generator)
-            precision = self._precision_of(draws)
-        mixture = self._mixture if draws is self._draws and not joint else self._mix(draws, joint)
-        n_chosen = n_draws if joint else min(n_draws or N_DRAWS, len(draws.V))
-        return _FilledComponents(mixture, precision, self._known, self._scales, n_chosen, self._generator)
+    def _variance_about(self, means: Tensor, positions: slice | Tensor) -> Tensor:
+        """The variance of some outputs, ``(N*, b)``, given the mean of each draw, ``(s, N*, b)``."""
+        within = self._mixture.variance().mean(0).mT + self._filled.variance_of_holes(positions).mean(0)
+        own = 1.0 if self._scale_variances is None else self._scale_variances[positions]
+        return means.var(0, correction=0) + within * own
+
+    def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
+        everything = OutputSelection(None, self.output_shape)
+        for block in self._blocks(everything, self._numbers_per_output()[1]):
+            means = self._filled.mean(block)
+            mean[:, block], variance[:, block] = means.mean(0), self._variance_about(means, block)
+        variance += self._noise(everything)
+
+    def _choose(self, mixture: OutputMixture, conditioned: ConditionedDraws, n: int | None) -> Components:
+        return _FilledComponents(mixture, conditioned, self._scales, n, self._generator)
+
+    def _mix_apart(self, conditioned: ConditionedDraws) -> OutputMixture:
+        is_made = conditioned is self._conditioned and hasattr(self, "_mixture")
+        return self._mixture if is_made else super()._mix_apart(conditioned)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         n_draws, n_new, n_rows = self._mixture.coefficients.squeeze(1).shape
@@ -125,13 +124,13 @@ class ScatteredPredictive(CollapsedPredictive):
 class _FilledComponents(ChosenComponents):
     """Components of a mixture whose training outputs have their holes filled."""
 
-    def __init__(self, mixture: OutputMixture, precision: Tensor, known: OutputStatistics, *rest: Any) -> None:
-        super().__init__(mixture, known, *rest)
-        self._filled = self._filled_of(precision, slice(None))
-        self._precision = precision
+    def __init__(self, mixture: OutputMixture, conditioned: ConditionedDraws, *rest: Any) -> None:
+        super().__init__(mixture, conditioned, *rest)
+        self._precision = conditioned.precision
+        self._filled = self._filled_of(slice(None))
 
-    def _filled_of(self, precision: Tensor, components: slice) -> FilledOutputs:
-        return FilledOutputs(self._coefficients[0, components], precision[self._draws[components]], self._known)
+    def _filled_of(self, components: slice) -> FilledOutputs:
+        return FilledOutputs(self._coefficients[0, components], self._precision[self._draws[components]], self._known)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return self._filled.mean(chosen.positions(block))
@@ -141,12 +140,14 @@ class _FilledComponents(ChosenComponents):
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         positions = chosen.positions(slice(None))
-        filled = self._filled_of(self._precision, components)
+        filled = self._filled_of(components)
         of_complete = self._deviation(chosen, components, torch.zeros(chosen.size, dtype=torch.long))
         return of_complete + filled.deviation_by_holes(positions, self._generator)
 
 
 @posterior_predictive.register(CollapsedGPRN)
 def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any) -> CollapsedPredictive:
-    is_scattered = isinstance(model.statistics(Y), ScatteredStatistics)
+    conditioned = settings.get("conditioned")
+    known = model.statistics(Y) if conditioned is None else conditioned.known
+    is_scattered = isinstance(known, ScatteredStatistics)
     return (ScatteredPredictive if is_scattered else CollapsedPredictive)(model, posterior, X_new, Y, **settings)

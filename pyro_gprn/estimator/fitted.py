@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Size, Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
+from pyro_gprn.collapsed.conditioned import ConditionedDraws
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.scaling import Scaling
@@ -23,7 +25,10 @@ from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import new_generator
+from pyro_gprn.training.threads import MANY_ROWS, one_torch_thread
 
+#: With this many outputs or more torch keeps its threads: products with Y gain from them.
+MANY_OUTPUTS = 10**5
 #: Numbers that one block of new inputs may hold: draws × training rows × new rows.
 BLOCK_NUMBERS = 2**24
 
@@ -79,6 +84,10 @@ class FittedNetwork:
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
     scales: OutputScales | bool = False
+    _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": {}}  # which can be made again
 
     @cached_property
     def identity(self) -> str:
@@ -96,7 +105,23 @@ class FittedNetwork:
         """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
         if self.scales is False or not isinstance(model, CollapsedGPRN):
             return None
-        return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
+        with self._threads(1):
+            return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
+
+    def conditioned(self) -> ConditionedDraws | None:
+        """The draws of which predictions are averages, conditioned on the data; None if the network has its weights.
+
+        Made when they are first needed, and again if model or guide have been changed since, say by more training.
+        """
+        if not isinstance(self.model, CollapsedGPRN):
+            return None
+        state = [(id(each), each._version) for part in (self.model, self.guide) for each in _tensors(part)]
+        kept = self._kept.get("conditioned")
+        if kept is None or kept[0] != state:
+            generator = new_generator(self.seed)
+            made = ConditionedDraws.of(self.model, self.guide, self.known, n_draws=N_DRAWS, generator=generator)
+            self._kept["conditioned"] = kept = (state, made)
+        return kept[1]
 
     @property
     def inputs(self) -> Tensor:
@@ -122,29 +147,34 @@ class FittedNetwork:
             outputs, noise included.
         """
         mean = self.empty(X)
-        for predictive, rows in self._by_block(X, scaled=deviation is not None):  # the mean does not depend on scales
-            predictive.mean(out=mean[rows])
+        with self._threads(self.known.source.n_outputs):
+            for predictive, rows in self._by_block(X, scaled=deviation is not None):  # scales do not change the mean
+                if deviation is None:
+                    predictive.mean(out=mean[rows])
+                else:
+                    predictive.fill_mean_and_variance(mean[rows], deviation[rows])
             if deviation is not None:
-                predictive.variance(out=deviation[rows])
-        if deviation is not None:
-            self.scaling.undo_spread(deviation.sqrt_())
-        return self.scaling.undo(mean)
+                self.scaling.undo_spread(deviation.sqrt_())
+            return self.scaling.undo(mean)
 
     def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
         """Of each output with its noise, flat ``(p, N*, D)``, in Y's units and type."""
         result = torch.stack([self.empty(X) for _ in probabilities])
-        for predictive, rows in self._by_block(X):
-            predictive.quantiles(probabilities, out=result[:, rows])
+        with self._threads(self.known.source.n_outputs):
+            for predictive, rows in self._by_block(X):
+                predictive.quantiles(probabilities, out=result[:, rows])
         return self.scaling.undo(result)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws of the outputs with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
-        return self.scaling.undo(self.predictive(X, new_generator(seed)).sample(n_draws).flatten(2))
+        with self._threads(self.known.source.n_outputs):
+            return self.scaling.undo(self.predictive(X, new_generator(seed)).sample(n_draws).flatten(2))
 
     def log_density(self, X: Tensor, Y: Tensor) -> Tensor:
         """``log p(y*_nd | data)`` of flat outputs ``Y``, ``(N*, D)``, in their own units; NaN where ``Y`` is NaN."""
         values = self.scaling.outputs(self._present_of(Y)).reshape(len(Y), *self.model.output_shape)
-        densities = [predictive.log_density(values[rows]).flatten(1) for predictive, rows in self._by_block(X)]
+        with self._threads(self.known.source.n_outputs):
+            densities = [predictive.log_density(values[rows]).flatten(1) for predictive, rows in self._by_block(X)]
         return torch.cat(densities) - self.scaling.y_scale.log()
 
     def correlation(self, X: Tensor, outputs: Outputs = None) -> Tensor:
@@ -168,21 +198,36 @@ class FittedNetwork:
             result[:, some[:, None], some] = found.to(result)
         return result
 
-    def predictive(self, X: Tensor, generator: torch.Generator, *, scaled: bool = True) -> PosteriorPredictive:
+    def predictive(
+        self,
+        X: Tensor,
+        generator: torch.Generator,
+        *,
+        scaled: bool = True,
+        conditioned: ConditionedDraws | None = None,
+    ) -> PosteriorPredictive:
         """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
         :param scaled: False leaves the scales of the outputs out, on which the mean does not depend.
+        :param conditioned: draws to average over, from :meth:`conditioned`; None makes new ones by the generator.
         """
-        scales = self.output_scales if scaled else None
-        settings = {} if scales is None else {"output_scales": scales}
+        settings: dict[str, Any] = {}
+        if isinstance(self.model, CollapsedGPRN):
+            settings = {"conditioned": conditioned, "variance_type": self.outputs.dtype}
+            settings["output_scales"] = self.output_scales if scaled else None
         return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
 
     def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
         size = max(1, BLOCK_NUMBERS // (N_DRAWS * len(self.model.X)))
         for start in range(0, len(X), size):
-            rows = slice(start, start + size)
-            yield self.predictive(X[rows], new_generator(self.seed), scaled=scaled), rows
+            rows, generator = slice(start, start + size), new_generator(self.seed)
+            yield self.predictive(X[rows], generator, scaled=scaled, conditioned=self.conditioned()), rows
+
+    def _threads(self, n_outputs: int) -> AbstractContextManager[None]:
+        """One torch thread for work with small matrices and so many outputs, or as many as there are."""
+        is_small = len(self.model.X) < MANY_ROWS and n_outputs < MANY_OUTPUTS
+        return one_torch_thread() if is_small else nullcontext()
 
     def empty(self, X: Tensor) -> Tensor:
         """An empty tensor for predictions at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's type."""
@@ -190,3 +235,10 @@ class FittedNetwork:
 
     def _present_of(self, Y: Tensor) -> Tensor:
         return Y if self.present is None else Y[:, self.present]
+
+
+def _tensors(module: Any) -> Iterator[Tensor]:
+    """The parameters and buffers of a module; none of a guide that is no module."""
+    if isinstance(module, torch.nn.Module):
+        yield from module.parameters()
+        yield from module.buffers()

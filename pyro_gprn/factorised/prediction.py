@@ -6,7 +6,7 @@ since the weights are. How each kind of posterior is carried over to new inputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,12 +20,11 @@ from pyro_gprn.factorised.posterior import (
     posteriors_of,
     weights_at_new_rows,
 )
-from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import (
     Components,
     MixturePredictive,
     PosteriorPredictive,
-    check_probabilities,
     posterior_predictive,
 )
 from pyro_gprn.prediction.conditional import Conditional
@@ -33,8 +32,6 @@ from pyro_gprn.pyro_state import isolated, white_noise
 
 #: Densities are averages over this many draws of the functions by default.
 N_DRAWS = 200
-#: Quantiles are read off this many draws if the noise is not Gaussian.
-N_QUANTILE_DRAWS = 1000
 #: Predictions are averages over this many draws of hyperparameters, if a guide of theirs is more than a point.
 N_HYPERPARAMETERS = 32
 
@@ -106,26 +103,9 @@ class FactorisedPredictive(PosteriorPredictive):
     def _numbers_per_output(self) -> tuple[int, int]:
         return (max(self._f.mean.numel(), self._w.n_rows),) * 2
 
-    @torch.no_grad()
-    def quantiles(
-        self,
-        probabilities: Sequence[float],
-        outputs: Outputs = None,
-        *,
-        n_draws: int | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """As for every :class:`~pyro_gprn.PosteriorPredictive`; from 1,000 draws where the noise is not Gaussian."""
-        if self._observe.is_gaussian:
-            return super().quantiles(probabilities, outputs, n_draws=n_draws, out=out)
-        wanted = self.X_new.new_tensor(check_probabilities(probabilities))
-        chosen = OutputSelection(outputs, self.output_shape)
-        n_draws = N_QUANTILE_DRAWS if n_draws is None else n_draws
-        positions = chosen.all_positions()
-        result = self.X_new.new_empty(len(wanted), len(self.X_new), chosen.size) if out is None else out
-        for block in self._blocks(chosen, n_draws * len(self.X_new)):
-            result[..., block] = self.sample(n_draws, positions[block]).quantile(wanted, dim=0)
-        return chosen.reshape(result)
+    @property
+    def _has_gaussian_noise(self) -> bool:
+        return self._observe.is_gaussian
 
     def _draw_observation(self, signal: Tensor, components: Components, chosen: OutputSelection, some: slice) -> Tensor:
         if self._observe.is_gaussian:

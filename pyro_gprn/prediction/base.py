@@ -19,6 +19,8 @@ from pyro_gprn.pyro_state import white_noise
 
 #: How many numbers an intermediate array of one block of outputs may hold.
 BLOCK_NUMBERS = 2**21
+#: Quantiles are read off this many draws if the noise is not Gaussian.
+N_QUANTILE_DRAWS = 1000
 #: Arrays that the search for a quantile holds at once: small enough for a cache it takes a third of the time.
 _QUANTILE_ARRAYS = 16
 
@@ -141,14 +143,17 @@ class PosteriorPredictive(ABC):
         :param noise: whether observation noise is included.
         :param out: as for :meth:`mean`.
         """
-        if not noise:
-            return self._fill(outputs, self._variance, self._numbers_per_output()[1], out)
+        result = self._fill(outputs, self._variance, self._numbers_per_output()[1], out)
+        if noise:
+            with torch.set_grad_enabled(self.X_new.requires_grad):
+                chosen = OutputSelection(outputs, self.output_shape)
+                result += chosen.reshape(self._noise(chosen).to(result.dtype).expand(chosen.size))
+        return result
 
-        def with_noise(chosen: OutputSelection, block: slice) -> Tensor:
-            noise_variance = self._noise(chosen)
-            return self._variance(chosen, block) + (noise_variance[block] if noise_variance.dim() else noise_variance)
-
-        return self._fill(outputs, with_noise, self._numbers_per_output()[1], out)
+    def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
+        """Writes mean and variance of all outputs, noise included, to tensors ``(N*, D)`` of any floating type."""
+        self.variance(out=variance)
+        self.mean(out=mean)
 
     def _fill(
         self,
@@ -211,7 +216,8 @@ class PosteriorPredictive(ABC):
         """Quantiles of each new output on its own, noise included, ``(p, N*, …)``.
 
         Those of the mixture over draws of the latent functions whose density :meth:`log_density` is, found to a
-        millionth of a standard deviation. ``(0.025, 0.975)`` bounds the central 95 % interval.
+        millionth of a standard deviation; if the noise is not Gaussian, those of 1,000 draws of the outputs.
+        ``(0.025, 0.975)`` bounds the central 95 % interval.
 
         :param probabilities: strictly between 0 and 1, ``p`` of them.
         :param n_draws: as for :meth:`log_density`; the time taken is proportional to it.
@@ -226,14 +232,29 @@ class PosteriorPredictive(ABC):
         """
         wanted = check_probabilities(probabilities)
         chosen = OutputSelection(outputs, self.output_shape)
-        components = self._components(n_draws, joint=False)
         shape = (len(wanted), len(self.X_new), chosen.size)
         result = self.X_new.new_empty(shape) if out is None else out
+        if not self._has_gaussian_noise:
+            return self._quantiles_of_draws(wanted, chosen, n_draws or N_QUANTILE_DRAWS, result)
+        components = self._components(n_draws, joint=False)
         for block in self._blocks(chosen, _QUANTILE_ARRAYS * components.n_components * len(self.X_new)):
             mixture = self._mixture_of(components, chosen, block)
             for place, probability in enumerate(wanted):
                 result[place, :, block] = mixture.quantile(probability)
         return chosen.reshape(result)
+
+    @property
+    def _has_gaussian_noise(self) -> bool:
+        """True if an output is Gaussian given its signal (and its scale)."""
+        return True
+
+    def _quantiles_of_draws(
+        self, probabilities: Sequence[float], chosen: OutputSelection, n_draws: int, out: Tensor
+    ) -> Tensor:
+        wanted, positions = self.X_new.new_tensor(probabilities), chosen.all_positions()
+        for block in self._blocks(chosen, n_draws * len(self.X_new)):
+            out[..., block] = self.sample(n_draws, positions[block]).quantile(wanted, dim=0)
+        return chosen.reshape(out)
 
     def _draw(self, mean: Tensor, components: Components, chosen: OutputSelection, some: slice, noise: bool) -> Tensor:
         """Draws ``(c, N*, size)`` from some components, given their means."""
@@ -298,6 +319,10 @@ class MixturePredictive(PosteriorPredictive):
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*(part._noise(chosen) for part in self.parts))).mean(0)
+
+    @property
+    def _has_gaussian_noise(self) -> bool:
+        return all(part._has_gaussian_noise for part in self.parts)
 
     def sample(self, n_draws: int, outputs: Outputs = None, *, noise: bool = True) -> Tensor:
         # Each part draws its own outputs: its likelihood may be no Gaussian.

@@ -25,18 +25,31 @@ class Conditional(NamedTuple):
 
     factor: Tensor  #: L, (N, N)
     whitened: Tensor  #: T, (N, N*)
-    residual: Tensor  #: κ(X*,X*) − TᵀT, (N*, N*)
+    residual: Tensor  #: κ(X*,X*) − TᵀT, (N*, N*), or its diagonal alone, (N*,)
 
     @classmethod
-    def of(cls, kernel: Kernel, X: Tensor, X_new: Tensor, L: Tensor, fresh_noise: Tensor | None = None) -> Conditional:
+    def of(
+        cls,
+        kernel: Kernel,
+        X: Tensor,
+        X_new: Tensor,
+        L: Tensor,
+        fresh_noise: Tensor | None = None,
+        *,
+        jointly: bool = True,
+    ) -> Conditional:
         """The conditional of a process with a given kernel.
 
         :param X: inputs at which values are given, ``(N, P)``.
         :param X_new: new inputs, ``(N*, P)``.
         :param L: Cholesky factor of the process's covariance at ``X``, ``(N, N)``.
         :param fresh_noise: standard deviation of noise that every new input has of its own.
+        :param jointly: False leaves out how new inputs vary together: the residual is a variance for each.
         """
         T = torch.linalg.solve_triangular(L, kernel(X, X_new), upper=False)
+        if not jointly:
+            variance = kernel(X_new, diag=True) - T.square().sum(0)
+            return cls(L, T, variance if fresh_noise is None else variance + fresh_noise.square())
         residual = kernel(X_new) - T.mT @ T
         if fresh_noise is not None:
             residual = residual + torch.diag_embed(fresh_noise.square().expand(len(X_new)))
@@ -48,7 +61,7 @@ class Conditional(NamedTuple):
 
 
 def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
-    """Draws ``(…, N*, k)`` with a covariance ``(N*, N*)`` over rows.
+    """Draws ``(…, N*, k)`` with a covariance ``(N*, N*)`` over rows, or with variances ``(N*,)``.
 
     :param white: white noise, ``(…, N*, k)`` for draws that are joint over rows. From white noise ``(…, 1, k)`` each
         row is drawn by its own variance alone, so that it does not depend on which other rows there are.
@@ -58,5 +71,7 @@ def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
             [3.]])
     """
     if white.shape[-2] == 1:
-        return covariance.diagonal().clamp(min=0.0).sqrt().unsqueeze(-1) * white
+        variance = covariance if covariance.dim() == 1 else covariance.diagonal()
+        tiny = torch.finfo(variance.dtype).tiny  # not zero, at which a square root has no gradient
+        return variance.clamp(min=tiny).sqrt().unsqueeze(-1) * white
     return covariance_root(covariance) @ white

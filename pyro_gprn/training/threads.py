@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -74,6 +74,16 @@ class _TorchLimit:
 
 
 _blas, _torch = _BlasLimit(), _TorchLimit()
+
+
+def one_torch_thread() -> AbstractContextManager[None]:
+    """Limits torch to one thread, and puts its number back afterwards. Unlike :func:`few_threads` it takes no time.
+
+    >>> with one_torch_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    return _torch.hold()
 
 
 @contextmanager
