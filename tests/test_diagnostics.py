@@ -276,7 +276,8 @@ def test_held_out_rows_do_not_enter_their_predictions(fitted):
     for change in (0.0, 5.0):
         outputs = fitted.fitted_.known.source.read(slice(None)).clone()
         outputs[rows] += change
-        known, settings = model.statistics(outputs), {"with_scales": True, "generator": new_generator(0)}
+        known, scales = model.statistics(outputs), fitted.fitted_.output_scales
+        settings = {"scales": scales, "generator": new_generator(0)}
         predicted.append(held_out.predict_by_folds(model, guide, known, torch.arange(30), **settings))
     first, second = predicted
     torch.testing.assert_close(first.mean[rows], second.mean[rows], rtol=0, atol=0)

@@ -286,8 +286,8 @@ class ChosenComponents(Components):
     def scales(self, chosen: OutputSelection, block: slice) -> OutputScales | None:
         if self._scales is None:
             return None
-        degrees, squares, prior_degrees = self._scales.at(chosen.positions(block))
-        return OutputScales(degrees[None, None], squares[None, None], prior_degrees)
+        scales = self._scales.at(chosen.positions(block))
+        return scales._replace(degrees=scales.degrees[None, None], squares=scales.squares[None, None])
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         return self._deviation(chosen, components, self._known.patterns_at(chosen.positions(slice(None))))

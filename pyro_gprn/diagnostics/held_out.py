@@ -48,7 +48,7 @@ def predict_by_folds(
     known: OutputStatistics,
     positions: Tensor,
     *,
-    with_scales: bool,
+    scales: OutputScales | None,
     generator: torch.Generator,
 ) -> HeldOut:
     """Predicts the rows of each of three folds from the rows of the other two.
@@ -60,13 +60,14 @@ def predict_by_folds(
     :param guide: its posterior. Neither is changed.
     :param known: statistics of the training outputs.
     :param positions: positions of the outputs among the flattened ones, ``(b,)``.
-    :param with_scales: whether every output has a scale of its own, learned without the rows of the fold.
+    :param scales: of all outputs, if each has its own: then scales are learned without the rows of the fold, and widened
+        as these were.
     :param generator: source of random numbers.
 
     >>> from pyro_gprn.pyro_state import new_generator
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 12)[:, None], output_shape=3, n_latents=2)
     >>> known = model.statistics(torch.sin(5 * model.X + torch.arange(3)))
-    >>> settings = {"with_scales": True, "generator": new_generator(0)}
+    >>> settings = {"scales": None, "generator": new_generator(0)}
     >>> predict_by_folds(model, CollapsedGuide(model), known, torch.arange(3), **settings).pit.shape
     torch.Size([12, 3])
     """
@@ -79,9 +80,11 @@ def predict_by_folds(
             part, q = at_rows(model, guide, kept)
             seen = part.statistics(known.at_rows(kept))
             TrainingRun(_Functions(part, seen, RATE, generator, guide=q), STEPS).train(interruption, progress=False)
-            scales = learn_output_scales(part, q, seen, generator=generator) if with_scales else None
+            anew = None
+            if scales is not None:
+                anew = learn_output_scales(part, q, seen, generator=generator).widened(scales.widening)
             predictive = CollapsedPredictive(
-                part, q, model.X[rows], seen, n_draws=N_DRAWS, output_scales=scales, generator=generator
+                part, q, model.X[rows], seen, n_draws=N_DRAWS, output_scales=anew, generator=generator
             )
             mean[rows] = predictive.mean(positions)
             pit[rows] = predictive.cdf(values[rows], positions)

@@ -174,8 +174,7 @@ def _predict_rows(about: PosteriorSource, described: DescribedDraws, generator: 
     scales = about.scales(about.best)
     if not isinstance(posterior, CollapsedGuide) or model.n_rows < LEAST_ROWS:
         return predict_without_refit(described.draws, about.known, positions, scales, generator=generator)
-    with_scales = scales is not None
-    return predict_by_folds(model, posterior, about.known, positions, with_scales=with_scales, generator=generator)
+    return predict_by_folds(model, posterior, about.known, positions, scales=scales, generator=generator)
 
 
 def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: HeldOut) -> None:

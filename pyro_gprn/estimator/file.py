@@ -68,6 +68,7 @@ def write_fit(
             "losses": fitted.losses,
             "restarts": fitted.runs,
             "selection": fitted.selection,
+            "widening": fitted.widening,
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
@@ -143,6 +144,7 @@ def _rebuild_fit(
         bound=tree["elbo"],
         losses=tree["losses"],
         selection=tree.get("selection", []),
+        widening=tree.get("widening", 1.0),
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
@@ -178,7 +180,8 @@ def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Te
 def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | bool:
     if saved is None:
         return False
-    return OutputScales(saved["degrees"].to(device), saved["squares"].to(device), saved["prior_degrees"])
+    degrees, squares = (saved[name].to(device) for name in ("degrees", "squares"))
+    return OutputScales(degrees, squares, saved["prior_degrees"], saved.get("widening", 1.0))
 
 
 def _find_outputs(

@@ -54,6 +54,7 @@ class FittedNetwork:
     :param bound: the bound of the best run.
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param selection: what was held out says of each candidate that was tried, the best first.
+    :param widening: what the scales of the outputs are multiplied by, for what was held out.
     :param latent_scores: with ``n_latents="auto"``, the held-out score of each number that was tried.
     :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
@@ -80,6 +81,7 @@ class FittedNetwork:
     bound: float
     losses: Tensor
     selection: list[dict[str, Any]] = field(default_factory=list)
+    widening: float = 1.0
     latent_scores: dict[int, float] = field(default_factory=dict)
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
@@ -106,7 +108,8 @@ class FittedNetwork:
         if self.scales is False or not isinstance(model, CollapsedGPRN):
             return None
         with self._threads(1):
-            return learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
+            scales = learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
+        return scales.widened(self.widening)
 
     def conditioned(self) -> ConditionedDraws | None:
         """The draws of which predictions are averages, conditioned on the data; None if the network has its weights.

@@ -99,6 +99,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     - ``selection_``: of each candidate that was tried its "name", held-out "score" (the mean continuous ranked
       probability score on the standardised scale, lower is better), on how many "folds" and in how many "seconds", and
       whether it "is_chosen"; the best first;
+    - ``widening_``: what the scales of the outputs (``output_scales=True``) are multiplied by, so that 95 % intervals
+      hold about as many of the held-out numbers;
     - ``latent_scores_``: with ``n_latents="auto"``, the held-out score of each number that was tried;
     - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
     - ``own_kernels_``: True if every output has a kernel of its own;
@@ -217,6 +219,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             bound=fit.bound,
             losses=fit.losses,
             selection=selected.report,
+            widening=selected.widening,
             latent_scores=selected.latent_scores,
             kernel_evidence=selected.recipe.kernel.evidence,
             training_identity=fit.identity,
@@ -233,7 +236,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         self.effective_outputs_ = getattr(fitted.model, "effective_outputs", None)
         self.own_kernels_ = getattr(fitted.model, "own_kernels", False)
         self.latent_scores_, self.kernel_evidence_ = fitted.latent_scores, fitted.kernel_evidence
-        self.selection_ = fitted.selection
+        self.selection_, self.widening_ = fitted.selection, fitted.widening
         self.starts_ = fitted.runs[fitted.best_run].get("starts", [])
 
     def _choose_kernel(self, inference: Inference, data: TrainingData) -> KernelChoice:

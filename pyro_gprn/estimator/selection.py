@@ -20,7 +20,7 @@ from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit
 from pyro_gprn.training.folds import Fold, make_folds
-from pyro_gprn.training.selection import FEWEST_ROWS, LATENTS, N_FOLDS, Judgement, judge, smallest_of_the_best
+from pyro_gprn.training.selection import FEWEST_ROWS, LATENTS, N_FOLDS, HeldOut, Judgement, judge, smallest_of_the_best
 
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
@@ -51,6 +51,7 @@ class Selected(NamedTuple):
 
     recipe: Recipe
     report: list[dict[str, Any]] = []  #: "name", "score", "folds", "seconds", "is_chosen" of each candidate, best first
+    widening: float = 1.0  #: what predicted standard deviations are to be multiplied by
     latent_scores: dict[int, float] = {}  #: the score of each number of functions that was tried
     identity: dict[str, Any] | None = None  #: of the search, if it had a checkpoint
 
@@ -127,7 +128,8 @@ class Selection:
             best, latent_scores = self._choose_latents(best, judgement)
         report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
         identity = None if self._file is None else self._file.identity
-        return Selected(self._recipes[best], report, latent_scores, identity)
+        widening = judgement.widening(best) if best in judgement.deviations else 1.0
+        return Selected(self._recipes[best], report, widening, latent_scores, identity)
 
     def _choose_latents(self, best: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
         """The smallest number of functions that is not beaten, beside what else is best; adds to the judgement."""
@@ -158,8 +160,8 @@ class Selection:
     def _truth(self) -> Tensor:
         return self._known.source.read(self._positions.to(self._X.device)).double()
 
-    def _score(self, name: str, fold: Fold) -> Tensor:
-        """The mean score of each row, ``(N, 2)``, as :data:`~pyro_gprn.training.selection.FoldScore` says."""
+    def _score(self, name: str, fold: Fold) -> HeldOut:
+        """Fits a candidate to what a fold keeps, and predicts what it holds out."""
         recipe, known = self._recipes[name], fold.training(self._known)
         kept = fold.kept.to(self._X.device)
         model = self._make(recipe, self._X[kept], (known.source.n_outputs,))
@@ -173,6 +175,9 @@ class Selection:
         positions = self._positions.tolist()
         mean, variance = predictive.mean(positions).detach(), predictive.variance(positions).detach()
         deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
-        scores = torch.full(self._truth.shape, torch.nan, dtype=torch.float64, device="cpu")
-        scores[rows] = gaussian_crps(mean, deviation, self._truth[rows.to(self._X.device)]).cpu()
-        return torch.stack([torch.where(kind, scores, torch.nan).nanmean(1) for kind in asked], 1)
+        truth = self._truth[rows.to(self._X.device)]
+        scores, deviations = torch.full((2, *self._truth.shape), torch.nan, dtype=torch.float64, device="cpu")
+        scores[rows] = gaussian_crps(mean, deviation, truth).cpu()
+        deviations[rows] = ((truth - mean).abs() / deviation).cpu()
+        by_kind = [torch.where(kind, scores, torch.nan).nanmean(1) for kind in asked]
+        return HeldOut(torch.stack(by_kind, 1), torch.where(asked[0] | asked[1], deviations, torch.nan))

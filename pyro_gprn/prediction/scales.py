@@ -40,10 +40,15 @@ class OutputScales(NamedTuple):
     degrees: Tensor  #: of freedom, ν_d, (D,)
     squares: Tensor  #: ŝ_d², (D,)
     prior_degrees: float  #: ν, of what was known of every scale before the data
+    widening: float = 1.0  #: what every ŝ_d has been multiplied by since, for what was held out
 
     def at(self, positions: slice | Tensor) -> OutputScales:
         """Those of some of the flattened outputs, ``(b,)``."""
-        return OutputScales(self.degrees[positions], self.squares[positions], self.prior_degrees)
+        return self._replace(degrees=self.degrees[positions], squares=self.squares[positions])
+
+    def widened(self, factor: float) -> OutputScales:
+        """All scales multiplied by a factor."""
+        return self._replace(squares=self.squares * factor**2, widening=self.widening * factor)
 
     def variance(self) -> Tensor:
         """``E[s_d²] = ŝ_d² ν_d / (ν_d − 2)``, ``(D,)``: the variance of a Student-t over that of its Gaussian.

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,9 +29,19 @@ N_FOLDS = 5
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
 PATIENCE = 0.5
 
-#: Fits a candidate to what a fold keeps and scores what it holds out, lower is better: for each row the mean score of
-#: its entries, ``(N, 2)``: of rows that were held out, and of entries that were hidden; NaN where there are none.
-FoldScore = Callable[[str, Fold], Tensor]
+#: A prediction is widened at most by this factor, and narrowed by its inverse.
+MOST_WIDENING = 2.0
+
+
+class HeldOut(NamedTuple):
+    """How a candidate that was fitted to what a fold keeps predicts what it holds out; NaN where that is nothing."""
+
+    scores: Tensor  #: mean score of each row, lower is better, (N, 2): as a held-out row, and of its hidden entries
+    deviations: Tensor  #: absolute errors over predicted standard deviations, of b outputs, (N, b)
+
+
+#: Fits a candidate to what a fold keeps and predicts what it holds out.
+FoldScore = Callable[[str, Fold], HeldOut]
 
 
 @dataclass
@@ -39,11 +49,13 @@ class Judgement:
     """What folds say of candidates.
 
     :param by_row: for each candidate the mean score of each row, ``(N, 2)``, lower is better; NaN where it has none.
+    :param deviations: absolute errors over predicted standard deviations, ``(N, b)``.
     :param n_folds: how many folds each was fitted to.
     :param seconds: how long that took.
     """
 
     by_row: dict[str, Tensor] = field(default_factory=dict)
+    deviations: dict[str, Tensor] = field(default_factory=dict)
     n_folds: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -81,11 +93,23 @@ class Judgement:
             {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
         ]
 
-    def add(self, name: str, rows: Tensor, seconds: float) -> None:
-        """Takes in the scores of one more fold."""
-        before = self.by_row.get(name, torch.full_like(rows, math.nan))
+    def widening(self, name: str) -> float:
+        """What a candidate's predicted standard deviations are to be multiplied by.
+
+        Such that central 95 % intervals of Gaussians hold 95 % of what was held out. Where they hold more already, half
+        of the way (on a logarithmic scale): folds have fewer rows than the fit, and too wide does less harm.
+        """
+        seen = self.deviations[name][~self.deviations[name].isnan()]
+        factor = seen.quantile(0.95).item() / 1.96
+        factor = factor if factor > 1.0 else math.sqrt(factor)
+        return min(max(factor, 1.0 / MOST_WIDENING), MOST_WIDENING)
+
+    def add(self, name: str, found: HeldOut, seconds: float) -> None:
+        """Takes in what one more fold says."""
         # A row is held out once; an entry may be hidden in several folds, and then the last one counts.
-        self.by_row[name] = torch.where(rows.isnan(), before, rows)
+        for kept, values in ((self.by_row, found.scores), (self.deviations, found.deviations)):
+            values = values.double().cpu()
+            kept[name] = torch.where(values.isnan(), kept.get(name, torch.nan), values)
         self.n_folds[name] = self.n_folds.get(name, 0) + 1
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
@@ -93,11 +117,12 @@ class Judgement:
         """Takes over what a checkpoint kept of some candidates."""
         for name in (name for name in names if name in saved["by_row"]):
             self.by_row[name], self.seconds[name] = saved["by_row"][name], saved["seconds"][name]
+            self.deviations[name] = saved["deviations"][name]
             self.n_folds[name] = int(saved["n_folds"][name])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"by_row": self.by_row, "n_folds": self.n_folds, "seconds": self.seconds}
+        return {name: getattr(self, name) for name in ("by_row", "deviations", "n_folds", "seconds")}
 
 
 def judge(
@@ -124,7 +149,9 @@ def judge(
 
     >>> fold = Fold(torch.tensor([0, 1]), torch.tensor([2]))
     >>> guess = {"good": 1.0, "bad": 3.0}
-    >>> judgement = judge(list(guess), [fold], lambda name, fold: torch.full((3, 2), guess[name]), progress=False)
+    >>> def score(name, fold):
+    ...     return HeldOut(torch.full((3, 2), guess[name]), torch.full((3, 4), 1.96))
+    >>> judgement = judge(list(guess), [fold], score, progress=False)
     >>> judgement.best, judgement.score("bad")
     ('good', 3.0)
     """
@@ -158,10 +185,10 @@ def _judge_fold(
     found = []
     for name in names:
         begin = time.perf_counter()
-        rows = score(name, fold).double().cpu()
+        predicted = score(name, fold)
         if interruption.is_requested:  # the fit was cut short: its score says nothing
             return False
-        found.append((name, rows, time.perf_counter() - begin))
+        found.append((name, predicted, time.perf_counter() - begin))
         bar.update()
     for each in found:
         judgement.add(*each)
@@ -185,7 +212,7 @@ def smallest_of_the_best(judgement: Judgement, names: Sequence[str]) -> str:
     """The first of some candidates, in their order, that none after it beats by more than a standard error.
 
     >>> rows = {"small": torch.tensor([[1.0], [1.2], [0.9]]), "large": torch.tensor([[0.99], [1.3], [0.8]])}
-    >>> smallest_of_the_best(Judgement(rows, {"small": 1, "large": 1}), ["small", "large"])
+    >>> smallest_of_the_best(Judgement(rows, n_folds={"small": 1, "large": 1}), ["small", "large"])
     'small'
     """
     best = None
