@@ -60,8 +60,8 @@ def predict_by_folds(
     :param guide: its posterior. Neither is changed.
     :param known: statistics of the training outputs.
     :param positions: positions of the outputs among the flattened ones, ``(b,)``.
-    :param scales: of all outputs, if each has its own: then scales are learned without the rows of the fold, and widened
-        as these were.
+    :param scales: of all outputs, if each has its own: then they are learned anew without the rows of the fold, and
+        widened as these were.
     :param generator: source of random numbers.
 
     >>> from pyro_gprn.pyro_state import new_generator
