@@ -17,6 +17,7 @@ complete outputs whose Gram matrix is the expected one given what was observed (
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from pyro_gprn.collapsed.likelihood import (
 from pyro_gprn.outputs.holes import Holes, holes_of
 from pyro_gprn.outputs.scattered import ScatteredStatistics
 
-#: Numbers in the covariances, one for each output, that are held at once where each is needed.
+#: How many numbers an array may hold over several draws or several outputs.
 _MOST_NUMBERS = 2**22
 
 
@@ -257,18 +258,24 @@ class ScatteredMeanPrecision(MeanPrecision):
     """``C_oo⁻¹`` of each output, averaged over draws of F, which are added one by one."""
 
     def __init__(self, known: ScatteredStatistics) -> None:
-        self._scattered, self._draws = known, list[ScatteredOutputsGivenF]()
+        self._scattered, self._draws = known, list[Tensor]()
 
     def add(self, covariance: Tensor) -> None:
-        self._draws.append(ScatteredOutputsGivenF(covariance, self._scattered))
+        self._draws.append(covariance)
 
     def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
-        each = (draw.solve(values, positions) for draw in self._draws)
-        return sum(each, start=torch.zeros_like(values)) / len(self._draws)
+        return self._average(values.shape[1], lambda given: given.solve(values, positions))
 
     def diagonal(self, positions: slice | Tensor) -> Tensor:
-        each = (draw.precision_at(positions) for draw in self._draws)
-        return sum(each, start=torch.zeros((), dtype=torch.float64)) / len(self._draws)
+        n_outputs = len(self._scattered.patterns_at(positions))
+        return self._average(n_outputs, lambda given: given.precision_at(positions))
+
+    def _average(self, n_outputs: int, of: Callable[[ScatteredOutputsGivenF], Tensor]) -> Tensor:
+        """The average over draws of what is ``(s, N, b)`` for several, as many together as there is room for."""
+        draws = torch.stack(self._draws)
+        at_once = max(1, _MOST_NUMBERS // (draws.shape[-1] * max(1, n_outputs)))
+        parts = [of(ScatteredOutputsGivenF(some, self._scattered)).sum(0) for some in draws.split(at_once)]
+        return torch.stack(parts).sum(0) / len(draws)
 
 
 outputs_given.register(ScatteredStatistics, lambda known, covariance: ScatteredOutputsGivenF(covariance, known))

@@ -44,16 +44,19 @@ class FilledOutputs:
         values = self._known.values_at(positions)
         result = self._empty(values.shape[1])
         for given in self._holes(positions):
-            filled = given.fill(values[:, given.holes.members].mT)
-            result[..., given.holes.members] = self._coefficients @ filled.mT
+            members = given.holes.members
+            result[..., members] = self._coefficients @ given.fill(values[:, members].mT).mT
         return result
 
-    def variance_of_holes(self, positions: slice | Tensor) -> Tensor:
-        """The diagonal of ``c_m P_mm⁻¹ c_mᵀ`` of some outputs, ``(s, N*, b)``."""
-        result = self._empty(len(self._known.patterns_at(positions)))
+    def mean_and_variance(self, positions: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """``c ỹ_d`` and the diagonal of ``c_m P_mm⁻¹ c_mᵀ`` of some outputs, ``(s, N*, b)`` each."""
+        values = self._known.values_at(positions)
+        mean, variance = self._empty(values.shape[1]), self._empty(values.shape[1])
         for given in self._holes(positions):
-            result[..., given.holes.members] = given.half(self._coefficients.mT).square().sum(-2).mT
-        return result
+            members = given.holes.members
+            mean[..., members] = self._coefficients @ given.fill(values[:, members].mT).mT
+            variance[..., members] = given.half(self._coefficients.mT).square().sum(-2).mT
+        return mean, variance
 
     def deviation_by_holes(self, positions: slice | Tensor, generator: torch.Generator | None) -> Tensor:
         """One draw from ``Normal(0, c_m P_mm⁻¹ c_mᵀ)`` for each of some outputs, ``(s, N*, b)``."""
@@ -94,19 +97,19 @@ class ScatteredPredictive(CollapsedPredictive):
 
     def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
         positions = chosen.positions(block)
-        return self._variance_about(self._filled.mean(positions), positions)
+        return self._variance_of(*self._filled.mean_and_variance(positions), positions)
 
-    def _variance_about(self, means: Tensor, positions: slice | Tensor) -> Tensor:
-        """The variance of some outputs, ``(N*, b)``, given the mean of each draw, ``(s, N*, b)``."""
-        within = self._mixture.variance().mean(0).mT + self._filled.variance_of_holes(positions).mean(0)
+    def _variance_of(self, means: Tensor, of_holes: Tensor, positions: slice | Tensor) -> Tensor:
+        """The variance of some outputs, ``(N*, b)``, by the mean of each draw and what holes add, ``(s, N*, b)``."""
+        within = self._mixture.variance().mean(0).mT + of_holes.mean(0)
         own = 1.0 if self._scale_variances is None else self._scale_variances[positions]
         return means.var(0, correction=0) + within * own
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         everything = OutputSelection(None, self.output_shape)
         for block in self._blocks(everything, self._numbers_per_output()[1]):
-            means = self._filled.mean(block)
-            mean[:, block], variance[:, block] = means.mean(0), self._variance_about(means, block)
+            means, of_holes = self._filled.mean_and_variance(block)
+            mean[:, block], variance[:, block] = means.mean(0), self._variance_of(means, of_holes, block)
         variance += self._noise(everything)
 
     def _choose(self, mixture: OutputMixture, conditioned: ConditionedDraws, n: int | None) -> Components:
@@ -136,7 +139,7 @@ class _FilledComponents(ChosenComponents):
         return self._filled.mean(chosen.positions(block))
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._variance.mT + self._filled.variance_of_holes(chosen.positions(block))
+        return self._variance.mT + self._filled.mean_and_variance(chosen.positions(block))[1]
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         positions = chosen.positions(slice(None))
