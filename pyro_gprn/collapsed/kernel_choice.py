@@ -20,10 +20,12 @@ CANDIDATES = ("rbf", "matern52", "matern32", "product_matern52", "product_matern
 #: RBF, and the network predicted 2 % worse with it; where it predicted better it had 0.06 to 0.15 more.
 MARGIN = 0.005
 #: Products of one-dimensional kernels hold P arrays of N×N: they are left out where that is more numbers than this.
-MOST_NUMBERS = 2**25
+MOST_NUMBERS = 2**23
 #: Whether each output wants a kernel of its own is asked for at most so many outputs, and as long as their matrices, D
 #: of N×N, hold at most so many numbers in all.
 MOST_OUTPUTS, MOST_NUMBERS_OF_EACH = 20, 2**20
+#: What the fit of independent GPs changes.
+_FITTED = ("kernel_w.", "noise_y")
 
 
 class KernelChoice(NamedTuple):
@@ -32,6 +34,7 @@ class KernelChoice(NamedTuple):
     name: str | None = None  #: the kernel; None if there was nothing to choose
     evidence: dict[str, float] = {}  #: the log evidence of each that was tried, highest first
     own_kernels: bool = False  #: True if each output has such a kernel of its own, to which the evidence belongs
+    states: dict[str, dict[str, Tensor]] = {}  #: the hyperparameters of the weights and the noise, fitted, of each
 
 
 def choose_kernel(
@@ -56,8 +59,10 @@ def choose_kernel(
     n_rows, n_columns = X.shape
     if n_rows >= MANY_ROWS:
         return KernelChoice(candidates[0], own_kernels=own_kernels)
-    allows_products = n_columns > 1 and n_columns * n_rows**2 <= MOST_NUMBERS
+    numbers = n_columns * n_rows**2 * (known.source.n_outputs if own_kernels else 1)
+    allows_products = n_columns > 1 and numbers <= MOST_NUMBERS
     evidence: dict[str, float] = {}
+    states: dict[str, dict[str, Tensor]] = {}
     first: dict[str, Tensor] | None = None
     with noticed_interrupts() as interruption:
         for name in candidates:
@@ -70,10 +75,11 @@ def choose_kernel(
                 model.load_state_dict(first)  # length-scales that fitted one kernel are near those of the others
             evidence[name] = fit_independent(model, known, from_here=first is not None)
             first = model.state_dict() if first is None else first
+            states[name] = {key: value for key, value in model.state_dict().items() if key.startswith(_FITTED)}
     simplest, best = next(iter(evidence)), max(evidence, key=lambda name: evidence[name])
     is_better = evidence[best] - evidence[simplest] > MARGIN * known.n_observed
     in_order = dict(sorted(evidence.items(), key=lambda item: -item[1]))
-    return KernelChoice(best if is_better else simplest, in_order, own_kernels)
+    return KernelChoice(best if is_better else simplest, in_order, own_kernels, states)
 
 
 def choose_own_kernels(X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES) -> KernelChoice:

@@ -69,6 +69,7 @@ def fit_collapsed(
     posterior: Literal["variational", "laplace", "point"] = "variational",
     guide: CollapsedGuide | None = None,
     starts: Sequence[str] | None = None,
+    from_here: bool = False,
     steps: int = STEPS,
     learning_rate: float = 0.08,
     **settings: Any,
@@ -86,6 +87,8 @@ def fit_collapsed(
     :param guide: a trained posterior of the model to go on from, in place of a new start.
     :param starts: names of the starts (:data:`~pyro_gprn.collapsed.starts.STARTS`) that are raced, the best trained to
         the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
+    :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
+        model has; otherwise at several values from the data as well.
     :param steps: at most this many steps; fewer when the bound has settled.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
@@ -112,7 +115,7 @@ def fit_collapsed(
             evidence = math.nan
             if guide is None:
                 model.effective_outputs = given
-                evidence = fit_independent(model, known)
+                evidence = fit_independent(model, known, from_here=from_here)
                 if model.effective_outputs == "auto":
                     model.effective_outputs = read_effective_outputs(model, known)
                 evidence *= model.likelihood_power
@@ -138,7 +141,7 @@ def fit_collapsed(
 
             return race(names, make_runner, steps, interruption)
 
-        identity = {"posterior": posterior, "effective_outputs": given, "starts": names}
+        identity = {"posterior": posterior, "effective_outputs": given, "starts": names, "from_here": from_here}
         fit, prepared = train(
             model, known, how, prepare=prepare, make=make, restore=restore, guide=guide, identity=identity
         )

@@ -20,6 +20,7 @@ from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.prediction import posterior_predictive
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun
@@ -83,7 +84,7 @@ def predict_by_folds(
             anew = None
             if scales is not None:
                 anew = learn_output_scales(part, q, seen, generator=generator).widened(scales.widening)
-            predictive = CollapsedPredictive(
+            predictive: CollapsedPredictive = posterior_predictive(  # type: ignore[assignment]
                 part, q, model.X[rows], seen, n_draws=N_DRAWS, output_scales=anew, generator=generator
             )
             mean[rows] = predictive.mean(positions)

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyro_gprn.archive import reading
+from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
 from pyro_gprn.estimator.checks import check_settings
@@ -69,9 +70,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"``,
         ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,500 on
         (where ``"auto"`` takes the first kernel, too).
-    :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts and
-        independent GPs as they are, and between the two kernels with the highest evidence. Each candidate is fitted to
-        five folds, those far behind to fewer; rows are held out and, where Y has holes, entries that look like these.
+    :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
+        independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
+        Each candidate is fitted to five folds (three from N = 100 on), those far behind to fewer; rows are held out and, where Y has holes, entries that look like these.
         False takes no folds: starts are raced for some steps, and the one with the best bound is trained to the end.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
@@ -190,6 +191,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         else:
             selected = self._select(inference, data)
             model, guide = self._make_model(inference, selected.recipe, data.X, data.known.source.shape[1:]), None
+            self._count_outputs(inference, selected.recipe, model, data.known)
         fit = inference.train(
             model,
             data.known,
@@ -249,7 +251,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         if may_own and isinstance(self.kernel_w, str):
             own = choose_own_kernels(data.X, data.known, [self.kernel_w]).own_kernels
         if is_chosen or _is_auto(self.kernel_f):
-            return choose_kernel(data.X, data.known, own_kernels=own)
+            chosen = choose_kernel(data.X, data.known, own_kernels=own)
+            return chosen if is_chosen else chosen._replace(states={})
         return KernelChoice(own_kernels=own)
 
     def _make_model(self, inference: Inference, recipe: Recipe, X: Tensor, output_shape: Sequence[int]) -> Network:
@@ -260,10 +263,22 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen.name
         if _is_auto(kernel_f):
             kernel_f = chosen.name
-        if recipe.is_constant:
-            kernel_f = "constant"
+        kernel_f = "constant" if recipe.has_constant_functions else kernel_f
+        kernel_w = "constant" if recipe.has_constant_weights else kernel_w
         settings = self.effective_outputs, chosen.own_kernels
-        return inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
+        model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
+        if recipe.is_fitted:
+            model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
+        return model
+
+    def _count_outputs(self, inference: Inference, recipe: Recipe, model: Network, known: OutputStatistics) -> None:
+        """Reads ``effective_outputs="auto"`` for constant weights by varying ones: their own GPs cannot tell."""
+        if not recipe.has_constant_weights or self.effective_outputs != "auto":
+            return
+        varying = replace(recipe, has_constant_weights=False, n_latents=1)
+        gps: Any = self._make_model(inference, varying, model.X, model.output_shape)
+        fit_independent(gps, known, from_here=varying.is_fitted)
+        model.effective_outputs = read_effective_outputs(gps, known)
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""
@@ -296,6 +311,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         make = partial(self._make_model, inference)
 
         def train(model: Network, known: OutputStatistics, recipe: Recipe, steps: int) -> Fit:
+            self._count_outputs(inference, recipe, model, known)
             extra = _starts_of(inference, recipe)
             return inference.train(model, known, steps, rate, seed=seed, progress=False, **extra)
 
@@ -316,10 +332,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
             progress=self.progress,
             file=file,
         )
-        may_be_constant = self.starts is None and len(starts) > 1
-        return selection.choose(
-            recipe, starts, with_independent_gps=may_be_constant, any_kernel=any_kernel, any_latents=any_latents
-        )
+        limits = self.starts is None and len(starts) > 1
+        return selection.choose(recipe, starts, with_limits=limits, any_kernel=any_kernel, any_latents=any_latents)
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.
@@ -361,8 +375,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
 
 def _starts_of(inference: Inference, recipe: Recipe) -> dict[str, Any]:
-    """The setting that says from where training starts, where there is one."""
-    return {"starts": recipe.starts} if inference.is_collapsed else {}
+    """The settings that say from where training starts, where there are such."""
+    return {"starts": recipe.starts, "from_here": recipe.is_fitted} if inference.is_collapsed else {}
 
 
 def _is_auto(kernel: Kernel | str | None) -> bool:

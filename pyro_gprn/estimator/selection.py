@@ -20,14 +20,24 @@ from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit
 from pyro_gprn.training.folds import Fold, make_folds
-from pyro_gprn.training.selection import FEWEST_ROWS, LATENTS, N_FOLDS, HeldOut, Judgement, judge, smallest_of_the_best
+from pyro_gprn.training.selection import (
+    FEWEST_ROWS,
+    LATENTS,
+    N_FOLDS,
+    N_FOLDS_OF_MANY,
+    HeldOut,
+    Judgement,
+    judge,
+    smallest_of_the_best,
+)
 
+#: Fits to folds take at most this many steps up to this many rows, and fewer, down to the third number, above: a step
+#: costs N³.
+FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 400, 100, 150
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
-#: Fits to folds take at most this many steps.
-FOLD_STEPS = 400
-#: The name of the candidate whose functions are constant.
-INDEPENDENT_GPS = "independent GPs"
+#: The names of the candidates whose functions are constant, and whose weights are.
+INDEPENDENT_GPS, LINEAR_MODEL = "independent GPs", "linear model of coregionalisation"
 
 
 @dataclass(frozen=True)
@@ -37,13 +47,20 @@ class Recipe:
     :param kernel: of the functions and the weights, where that is chosen.
     :param n_latents: K.
     :param starts: from where training starts; several are raced. None are the usual ones.
-    :param is_constant: True if the functions are constant: independent GPs.
+    :param has_constant_functions: True for independent GPs.
+    :param has_constant_weights: True for the linear model of coregionalisation, its loadings integrated out.
     """
 
     kernel: KernelChoice
     n_latents: int
     starts: tuple[str, ...] | None = None
-    is_constant: bool = False
+    has_constant_functions: bool = False
+    has_constant_weights: bool = False
+
+    @property
+    def is_fitted(self) -> bool:
+        """True if hyperparameters of the weights came with the choice of the kernel."""
+        return self.kernel.name in self.kernel.states and not self.has_constant_weights
 
 
 class Selected(NamedTuple):
@@ -93,29 +110,31 @@ class Selection:
         file: Checkpoint | None,
     ) -> None:
         self._X, self._known, self._make, self._train = X, known, make, train
-        self._steps, self._has_scales, self._seed = min(steps, FOLD_STEPS), has_scales, seed
+        self._steps, self._has_scales, self._seed = min(steps, _fold_steps(len(X))), has_scales, seed
         self._progress, self._file = progress, file
         self._recipes: dict[str, Recipe] = {}
 
     def choose(
-        self, recipe: Recipe, starts: Sequence[str], *, with_independent_gps: bool, any_kernel: bool, any_latents: bool
+        self, recipe: Recipe, starts: Sequence[str], *, with_limits: bool, any_kernel: bool, any_latents: bool
     ) -> Selected:
         """The recipe that predicts best what is held out.
 
-        First the starts are compared, and functions that are constant; then, for the best of these, the kernel with
+        First the starts are compared, and the two limits of a network; then, for the best of these, the kernel with
         the second highest evidence, and other numbers of functions.
 
         :param recipe: what is given.
         :param starts: between which to choose.
-        :param with_independent_gps: whether functions that are constant are a candidate.
+        :param with_limits: whether networks whose functions, or whose weights, are constant are candidates.
         :param any_kernel: whether the kernel may change.
         :param any_latents: whether the number of functions may change.
         """
         if len(self._X) < FEWEST_ROWS:
             return Selected(replace(recipe, n_latents=LATENTS[0]) if any_latents else recipe)
         first = {start: replace(recipe, starts=(start,)) for start in starts}
-        if with_independent_gps:
-            first[INDEPENDENT_GPS] = replace(recipe, n_latents=1, starts=("independent",), is_constant=True)
+        if with_limits:
+            one = replace(recipe, n_latents=1, starts=("independent",))
+            first[INDEPENDENT_GPS] = replace(one, has_constant_functions=True)
+            first[LINEAR_MODEL] = replace(recipe, starts=("functions",), has_constant_weights=True)
         judgement = self._judge(first, Judgement())
         best = judgement.best or next(iter(first), "as given")
         self._recipes.setdefault(best, recipe)
@@ -124,7 +143,7 @@ class Selection:
             another = replace(self._recipes[best], kernel=recipe.kernel._replace(name=name))
             best = self._judge({f"{best}, {name}": another}, judgement).best or best
         latent_scores: dict[int, float] = {}
-        if any_latents and not self._recipes[best].is_constant:
+        if any_latents and not self._recipes[best].has_constant_functions:
             best, latent_scores = self._choose_latents(best, judgement)
         report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
         identity = None if self._file is None else self._file.identity
@@ -149,7 +168,7 @@ class Selection:
 
     @cached_property
     def _folds(self) -> list[Fold]:
-        return make_folds(self._X, self._known, N_FOLDS, self._seed)
+        return make_folds(self._X, self._known, N_FOLDS if len(self._X) <= FEW_ROWS else N_FOLDS_OF_MANY, self._seed)
 
     @cached_property
     def _positions(self) -> Tensor:
@@ -181,3 +200,7 @@ class Selection:
         deviations[rows] = ((truth - mean).abs() / deviation).cpu()
         by_kind = [torch.where(kind, scores, torch.nan).nanmean(1) for kind in asked]
         return HeldOut(torch.stack(by_kind, 1), torch.where(asked[0] | asked[1], deviations, torch.nan))
+
+
+def _fold_steps(n_rows: int) -> int:
+    return max(FEWEST_STEPS, min(FOLD_STEPS, round(FOLD_STEPS * (FEW_ROWS / n_rows) ** 2)))

@@ -24,10 +24,10 @@ from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 LATENTS = (1, 2, 3, 5, 8)
 #: With fewer rows nothing is held out: too little would be left to fit.
 FEWEST_ROWS = 8
-#: How many folds.
-N_FOLDS = 5
+#: How many folds; and how many where rows are many, and a fit costs more.
+N_FOLDS, N_FOLDS_OF_MANY = 5, 3
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
-PATIENCE = 0.5
+PATIENCE = 0.3
 
 #: A prediction is widened at most by this factor, and narrowed by its inverse.
 MOST_WIDENING = 2.0
