@@ -72,8 +72,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
-        Each candidate is fitted to five folds (three from N = 100 on), those far behind to fewer; rows are held out and, where Y has holes, entries that look like these.
-        False takes no folds: starts are raced for some steps, and the one with the best bound is trained to the end.
+        Each candidate is fitted to five folds (three from N = 100 on), those far behind to fewer; rows are held out
+        and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
+        the one with the best bound is trained to the end.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
         columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
