@@ -105,6 +105,9 @@ OPTIONAL = {
     "training_identity",
     "kernel_settings",
     "output_scales",
+    "jitter",
+    "selection",
+    "widening",
 }  # of files that were written before there were these
 WRONG = [None, -1.5, "word", [1, "a"], {"a": 1}, torch.ones(2, 2)]
 

@@ -179,7 +179,8 @@ def test_the_bound_is_the_same_at_every_evaluation(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_data_make_the_posterior_of_a_hyperparameter_narrower_than_its_prior(name):
     inputs = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None]
-    outputs = torch.sin(5 * inputs + torch.linspace(0, 3, 20))
+    noise = torch.randn(12, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = torch.sin(5 * inputs + torch.linspace(0, 3, 20)) + 0.05 * noise
     model = (CollapsedGPRN if name == "collapsed" else GPRN)(inputs, 20, 1, kernel_w=with_wide_start())
     fit = fit_collapsed if name == "collapsed" else fit_kronecker
     fit(model, outputs, steps=120, seed=0, progress=False)

@@ -125,7 +125,9 @@ def _rebuild_fit(
         tree["effective_outputs"],
         _OF_EACH in tree["kernels"]["kernel_w"],
     )
-    model.jitter = tree.get("jitter", _FORMER_JITTER)
+    model.jitter = float(tree.get("jitter", _FORMER_JITTER))
+    if not 0.0 <= model.jitter < 1.0:
+        raise ValueError(f"its jitter is {model.jitter}")
     model.load_state_dict(state)
     guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
     guide.load_state_dict(tree["guide"])
@@ -143,8 +145,8 @@ def _rebuild_fit(
         runs=tree["restarts"],
         bound=tree["elbo"],
         losses=tree["losses"],
-        selection=tree.get("selection", []),
-        widening=tree.get("widening", 1.0),
+        selection=list(tree.get("selection", [])),
+        widening=float(tree.get("widening", 1.0)),
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
