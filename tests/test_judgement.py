@@ -1,0 +1,190 @@
+"""The choice between candidates by what is held out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyro_gprn import GPRNRegressor
+from pyro_gprn.estimator import selection
+from pyro_gprn.metrics import gaussian_crps
+from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.training.folds import Fold, make_folds
+from pyro_gprn.training.selection import HeldOut, Judgement, judge, smallest_of_the_best
+
+X = torch.linspace(0, 1, 30)[:, None].double()
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("deviation", "truth"), [(1.0, 0.3), (0.2, -1.0), (3.0, 0.0)])
+def test_the_score_of_a_gaussian_is_the_integral_over_its_distribution(deviation, truth):
+    y = torch.linspace(-30, 30, 400_001, dtype=torch.float64)
+    cdf = torch.distributions.Normal(0.5, deviation).cdf(y)
+    by_integral = torch.trapezoid((cdf - (y >= truth).double()).square(), y)
+    closed = gaussian_crps(*(torch.tensor(each, dtype=torch.float64) for each in (0.5, deviation, truth)))
+    assert abs(closed - by_integral) < 1e-3 * by_integral
+
+
+def test_every_row_is_held_out_once_and_never_kept_at_the_same_time():
+    folds = make_folds(X, OutputStatistics.of(numbers(30, 4)), 5, seed=0)
+    assert sorted(torch.cat([fold.held_out for fold in folds]).tolist()) == list(range(30))
+    for fold in folds:
+        assert not set(fold.kept.tolist()) & set(fold.held_out.tolist())
+        assert fold.hidden is None
+        torch.testing.assert_close(fold.training(OutputStatistics.of(X)).gram, X[fold.kept] @ X[fold.kept].T)
+
+
+@given(st.integers(0, 20), st.integers(1, 9), st.integers(0, 5))
+def test_hidden_entries_are_observed_ones_and_holes_as_long_as_those_of_the_data(start, length, seed):
+    Y = numbers(30, 3)
+    Y[start : start + length, 1] = torch.nan
+    known = OutputStatistics.of(Y)
+    for fold in make_folds(X, known, 4, seed=seed):
+        if fold.hidden is None:
+            continue
+        assert not Y[fold.kept][fold.hidden].isnan().any()
+        assert not fold.hidden[:, [0, 2]].any()  # only the output that has holes gets more
+        assert fold.hidden.sum() <= length
+        kept = fold.training(known).source.read(slice(None))
+        assert torch.equal(kept.isnan(), Y[fold.kept].isnan() | fold.hidden)
+        rows, entries = fold.scored(30, torch.tensor([1]))
+        assert not (rows & entries).any()
+        assert entries.sum() == fold.hidden[:, 1].sum()
+
+
+def test_holes_move_along_the_input_whatever_the_order_of_the_rows():
+    Y = numbers(30, 2)
+    Y[5:9, 0] = torch.nan
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(3))
+    for fold in make_folds(X[order], OutputStatistics.of(Y[order]), 3, seed=0):
+        if fold.hidden is not None:
+            places = order[fold.kept[fold.hidden[:, 0]]].sort().values
+            assert places.max() - places.min() < 4
+
+
+def test_an_output_that_would_lose_nearly_all_it_has_keeps_it():
+    Y = numbers(30, 2)
+    Y[:15, 0] = torch.nan  # its holes, moved by a half, would hide all the rest
+    for fold in make_folds(X, OutputStatistics.of(Y), 3, seed=0):
+        kept = fold.training(OutputStatistics.of(Y)).source.read(slice(None))
+        assert (~kept[:, 0].isnan()).sum() >= 0.4 * 15 - 5
+
+
+FOLDS = [Fold(torch.tensor([0, 1]), torch.tensor([2])), Fold(torch.tensor([1, 2]), torch.tensor([0]))] * 2
+
+
+def scorer(values, fitted):
+    def score(name, fold):
+        fitted.append(name)
+        rows = torch.full((3, 2), math.nan)
+        rows[fold.held_out, 0] = values[name]
+        return HeldOut(rows, torch.full((3, 4), 1.0))
+
+    return score
+
+
+def test_candidates_far_behind_are_dropped_and_the_best_goes_through_all_folds():
+    fitted = []
+    judgement = judge(
+        ["good", "near", "bad"], FOLDS, scorer({"good": 1.0, "near": 1.05, "bad": 2.0}, fitted), progress=False
+    )
+    assert judgement.best == "good"
+    assert judgement.n_folds == {"good": 4, "near": 4, "bad": 1}
+    assert fitted.count("bad") == 1
+    assert [each["name"] for each in judgement.report()] == ["good", "near", "bad"]
+
+
+def test_a_later_candidate_is_judged_beside_those_before():
+    fitted = []
+    score = scorer({"first": 1.0, "worse": 3.0, "better": 0.5}, fitted)
+    judgement = judge(["first"], FOLDS, score, progress=False)
+    judge(["worse", "better"], FOLDS, score, so_far=judgement, progress=False)
+    assert judgement.best == "better"
+    assert fitted.count("first") == 4
+    assert fitted.count("worse") == 1
+
+
+def test_without_any_finished_fold_there_is_no_best():
+    assert Judgement().best is None
+    assert smallest_of_the_best(Judgement(), ["one", "two"]) == "one"
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(1.0, 1.0), (1.5, 1.5), (0.64, 0.8), (9.0, 2.0), (0.01, 0.5)])
+def test_widening_makes_intervals_hold_what_was_held_out(spread, expected):
+    deviations = spread * numbers(400, 50).abs()
+    judgement = Judgement(deviations={"it": deviations})
+    assert judgement.widening("it") == pytest.approx(expected, rel=0.02)
+
+
+def smooth(n_rows=24, n_outputs=30):
+    inputs = np.linspace(0, 1, n_rows)[:, None]
+    return inputs, np.sin(5 * inputs + np.linspace(0, 3, n_outputs)) + 0.05 * numbers(n_rows, n_outputs).numpy()
+
+
+QUICK = {"steps": 15, "seed": 0, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def selected():
+    return GPRNRegressor(2, **QUICK).fit(*smooth())
+
+
+def test_the_estimator_takes_the_candidate_with_the_best_score(selected):
+    through = [each for each in selected.selection_ if each["folds"] == 5]
+    chosen = [each for each in selected.selection_ if each["is_chosen"]]
+    assert len(chosen) == 1
+    assert chosen[0]["score"] == min(each["score"] for each in through)
+    names = {each["name"] for each in selected.selection_}
+    assert {selection.INDEPENDENT_GPS, selection.LINEAR_MODEL, "independent", "functions"} <= names
+
+
+def test_what_is_given_is_not_chosen():
+    x, y = smooth()
+    assert GPRNRegressor(2, selection=False, **QUICK).fit(x, y).selection_ == []
+    given = GPRNRegressor(2, kernel_w="rbf", starts=["functions"], **QUICK).fit(x, y)
+    assert given.selection_ == []
+    assert given.widening_ == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"), [(selection.INDEPENDENT_GPS, "kernel_f"), (selection.LINEAR_MODEL, "kernel_w")]
+)
+def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, tmp_path):
+    def score(self, candidate, fold):
+        rows = torch.full((24, 2), 0.1 if candidate == name else 1.0)
+        return HeldOut(rows, torch.ones(24, 3))
+
+    monkeypatch.setattr(selection.Selection, "_score", score)
+    x, y = smooth()
+    r = GPRNRegressor(2, kernel_w="rbf", **QUICK).fit(x, y)
+    assert [each["name"] for each in r.selection_ if each["is_chosen"]] == [name]
+    matrix = getattr(r.model_, kernel)(r.model_.X)
+    assert (matrix - matrix[0, 0]).abs().max() < 1e-10
+    r.save(tmp_path / "fit.gprn")
+    loaded = GPRNRegressor.load(tmp_path / "fit.gprn")
+    np.testing.assert_array_equal(loaded.predict(x), r.predict(x))
+    assert loaded.selection_ == r.selection_
+
+
+def test_widening_changes_intervals_and_not_means(monkeypatch):
+    x, y = smooth()
+    fits = []
+    for factor in (1.0, 1.5):
+        monkeypatch.setattr(Judgement, "widening", lambda self, name, factor=factor: factor)
+        fits.append(GPRNRegressor(2, kernel_w="rbf", **QUICK).fit(x, y))
+    (mean, narrow), (same, wide) = (r.predict(x + 0.01, return_std=True) for r in fits)
+    np.testing.assert_array_equal(mean, same)
+    assert (wide > narrow).all()
+    assert (wide <= 1.5 * narrow * (1 + 1e-9)).all()
+    assert [r.widening_ for r in fits] == [1.0, 1.5]
+
+
+def test_selection_must_be_true_or_false():
+    with pytest.raises(ValueError, match="selection must be True or False; got 'yes'"):
+        GPRNRegressor(selection="yes").fit(*smooth())
