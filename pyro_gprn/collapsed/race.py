@@ -19,7 +19,7 @@ from pyro_gprn.training.loop import copy_state
 #: ahead at first: with two in the second round a start that ended 18 above both was left behind.
 ROUNDS = (None, 3)
 #: The steps of one round, and the largest share of the training's steps that they may be.
-ROUND_STEPS, LARGEST_SHARE = 80, 0.2
+ROUND_STEPS, LARGEST_SHARE = 60, 0.2
 
 #: Makes a trainee from the start of that name; the model is changed in place.
 MakeTrainee = Callable[[str], CollapsedTrainee]
@@ -98,7 +98,7 @@ def race_steps(n_starts: int, steps: int) -> int:
     """How many steps a race of so many starts takes before a training of at most ``steps``.
 
     >>> race_steps(1, 400), race_steps(4, 400)
-    (0, 560)
+    (0, 420)
     """
     if n_starts == 1:
         return 0

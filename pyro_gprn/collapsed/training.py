@@ -52,7 +52,7 @@ from pyro_gprn.training.loop import copy_state
 
 #: At most this many steps. On seven problems the bound gained 0.2 to 4 % less than 4,000 steps made it gain, and
 #: held-out errors were the same; 400 steps fell 7 % short on one of them (docs/training.md).
-STEPS = 1000
+STEPS = 800
 
 #: What :func:`fit_collapsed` returns.
 CollapsedFit = Fit

@@ -72,7 +72,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
-        Each candidate is fitted to five folds (three from N = 100 on), those far behind to fewer; rows are held out
+        Each candidate is fitted to five folds (three above N = 100), those far behind to fewer; rows are held out
         and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
         the one with the best bound is trained to the end.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
@@ -81,7 +81,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         frame; if they are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
-    :param steps: at most this many training steps; fewer when the bound has settled. By default 1000.
+    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, or 1000 for ``"kronecker"``.
     :param learning_rate: Adam's learning rate; by default 0.08, or 0.03 for ``"kronecker"``.
     :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
     :param seed: seed of all draws, in training and in prediction. The same seed gives the same results, :meth:`sample`

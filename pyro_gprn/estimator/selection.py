@@ -33,7 +33,7 @@ from pyro_gprn.training.selection import (
 
 #: Fits to folds take at most this many steps up to this many rows, and fewer, down to the third number, above: a step
 #: costs N³.
-FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 400, 100, 150
+FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 250, 100, 120
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
 #: The names of the candidates whose functions are constant, and whose weights are.
