@@ -96,9 +96,20 @@ def test_the_evidence_finds_the_kernel_that_made_the_data(truth):
     X = torch.rand(50, 2, generator=torch.Generator().manual_seed(0)).double() * 4
     kernel = named_kernel(truth, X).double()
     root = torch.linalg.cholesky(values(kernel, X) + 1e-6 * torch.eye(50))
-    name, evidence, _ = choose_kernel(X, OutputStatistics.of(root @ random_numbers(50, 300)))
-    assert name == next(iter(evidence)) == truth
-    assert list(evidence.values()) == sorted(evidence.values(), reverse=True)
+    choice = choose_kernel(X, OutputStatistics.of(root @ random_numbers(50, 300)))
+    assert choice.name == next(iter(choice.evidence)) == truth
+    assert list(choice.evidence.values()) == sorted(choice.evidence.values(), reverse=True)
+    assert set(choice.states) == set(choice.evidence)
+
+
+def test_a_fit_that_starts_at_fitted_hyperparameters_begins_with_their_evidence():
+    X, Y = mixtures()
+    known = OutputStatistics.of(Y)
+    choice = choose_kernel(X, known, ["rbf"])
+    model = CollapsedGPRN(X, Y.shape[1], 1, kernel_w="rbf")
+    model.load_state_dict(choice.states["rbf"], strict=False)
+    fit = fit_collapsed(model, known, starts=["independent"], from_here=True, **QUICK)
+    assert fit.evidence >= choice.evidence["rbf"] - 1e-6 * abs(choice.evidence["rbf"])
 
 
 def test_the_estimator_takes_the_kernel_with_the_highest_evidence():

@@ -81,7 +81,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         frame; if they are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
-    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, or 1000 for ``"kronecker"``.
+    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, or 1000 for
+        ``"kronecker"``.
     :param learning_rate: Adam's learning rate; by default 0.08, or 0.03 for ``"kronecker"``.
     :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
     :param seed: seed of all draws, in training and in prediction. The same seed gives the same results, :meth:`sample`
