@@ -61,7 +61,7 @@ def by_folder(visits: list[Path]) -> str:
 def trace() -> dict[str, list[Path]]:
     """First visits of one ``fit`` and of one ``predict`` with its standard deviation."""
     X = np.random.default_rng(0).uniform(size=(20, 2))
-    Y = np.sin(3 * X[:, :1] + np.arange(12)).reshape(20, 4, 3)
+    Y = np.sin(3 * X[:, :1] + np.arange(24)).reshape(20, 4, 6)  # too many to have kernels of their own
     regressor = GPRNRegressor(
         2, steps=30, seed=0, selection=False, progress=False
     )  # a selection is fits and predictions
