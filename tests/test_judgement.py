@@ -122,6 +122,20 @@ def test_widening_makes_intervals_hold_what_was_held_out(spread, expected):
     assert judgement.widening("it") == pytest.approx(expected, rel=0.02)
 
 
+def test_outputs_that_vary_most_may_want_more_widening(monkeypatch):
+    x, y = smooth()
+    y[:, :3] *= 20.0
+
+    def score(self, candidate, fold):
+        deviations = numbers(24, 30, seed=1).abs()
+        deviations[:, :3] *= 1.7
+        return HeldOut(torch.full((24, 2), 1.0), deviations)
+
+    monkeypatch.setattr(selection.Selection, "_score", score)
+    r = GPRNRegressor(2, kernel_w="rbf", standardize="field", **QUICK).fit(x, y)
+    assert 1.4 < r.widening_ < 2.0
+
+
 def smooth(n_rows=24, n_outputs=30):
     inputs = np.linspace(0, 1, n_rows)[:, None]
     return inputs, np.sin(5 * inputs + np.linspace(0, 3, n_outputs)) + 0.05 * numbers(n_rows, n_outputs).numpy()
@@ -158,7 +172,7 @@ def test_what_is_given_is_not_chosen():
 def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, tmp_path):
     def score(self, candidate, fold):
         rows = torch.full((24, 2), 0.1 if candidate == name else 1.0)
-        return HeldOut(rows, torch.ones(24, 3))
+        return HeldOut(rows, torch.ones(24, 30))
 
     monkeypatch.setattr(selection.Selection, "_score", score)
     x, y = smooth()
@@ -176,7 +190,7 @@ def test_widening_changes_intervals_and_not_means(monkeypatch):
     x, y = smooth()
     fits = []
     for factor in (1.0, 1.5):
-        monkeypatch.setattr(Judgement, "widening", lambda self, name, factor=factor: factor)
+        monkeypatch.setattr(Judgement, "widening", lambda self, *which, factor=factor: factor)
         fits.append(GPRNRegressor(2, kernel_w="rbf", **QUICK).fit(x, y))
     (mean, narrow), (same, wide) = (r.predict(x + 0.01, return_std=True) for r in fits)
     np.testing.assert_array_equal(mean, same)

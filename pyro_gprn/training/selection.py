@@ -93,13 +93,16 @@ class Judgement:
             {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
         ]
 
-    def widening(self, name: str) -> float:
+    def widening(self, name: str, outputs: Tensor | slice = slice(None)) -> float:
         """What a candidate's predicted standard deviations are to be multiplied by.
+
+        :param outputs: which of the b outputs to look at.
 
         Such that central 95 % intervals of Gaussians hold 95 % of what was held out. Where they hold more already, half
         of the way (on a logarithmic scale): folds have fewer rows than the fit, and too wide does less harm.
         """
-        seen = self.deviations[name][~self.deviations[name].isnan()]
+        deviations = self.deviations[name][:, outputs]
+        seen = deviations[~deviations.isnan()]
         factor = seen.quantile(0.95).item() / 1.96
         factor = factor if factor > 1.0 else math.sqrt(factor)
         return min(max(factor, 1.0 / MOST_WIDENING), MOST_WIDENING)
