@@ -133,7 +133,7 @@ def test_outputs_that_vary_most_may_want_more_widening(monkeypatch):
 
     monkeypatch.setattr(selection.Selection, "_score", score)
     r = GPRNRegressor(2, kernel_w="rbf", standardize="field", **QUICK).fit(x, y)
-    assert 1.4 < r.widening_ < 2.0
+    assert 1.25 < r.widening_ < 2.0  # together they want about 1.07
 
 
 def smooth(n_rows=24, n_outputs=30):
