@@ -65,9 +65,9 @@ mean, deviation = regressor.predict(X_test, return_std=True)
 print("mean", tuple(mean.shape), "and standard deviation", tuple(deviation.shape))
 
 # %% [markdown]
-# What was left open, the kernel and from where training starts, was chosen by folds: each candidate was fitted to part of
-# the runs and scored on the rest (lower is better). Those far behind were dropped on the way. Independent GPs and a linear
-# model of coregionalisation, the two models that people would take otherwise, are candidates as well.
+# What was left open, the kernel and from where training starts, was chosen by folds: each candidate was fitted to part
+# of the runs and scored on the rest (lower is better). Those far behind were dropped on the way. Independent GPs and a
+# linear model of coregionalisation, the two models that people would take otherwise, are candidates as well.
 
 # %%
 candidates = pd.DataFrame(regressor.selection_).set_index("name")
@@ -101,10 +101,10 @@ print(f"points with a concentration above 0.01: {reached.double().mean():.0%}")
 print(f"coverage there {hit[reached].mean():.3f}, elsewhere {hit[~reached].mean():.3f}  (0.95 would be right in both)")
 
 # %% [markdown]
-# Every grid point has a scale of its own, learned in closed form after the fit (`output_scales=False` would give all the
-# same one), and what was held out while the fit was chosen says how wide intervals should be on the whole
-# (`widening_`). What is left is within one point: there the puff is in some runs and not in others, and one scale serves
-# both. Keep this in mind when only the highest values matter to you; `diagnose` looks at them, too.
+# Every grid point has a scale of its own, learned in closed form after the fit (`output_scales=False` would give all
+# the same one), and what was held out while the fit was chosen says how wide intervals should be on the whole
+# (`widening_`). What is left is within one point: there the puff is in some runs and not in others, and one scale
+# serves both. Keep this in mind when only the highest values matter to you; `diagnose` looks at them, too.
 #
 # ## Is it better than independent GPs?
 #
