@@ -22,6 +22,8 @@ from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
 from pyro_gprn.training.threads import few_threads
 
+#: How the names of the hyperparameters begin that the fit of independent GPs changes.
+FITTED = ("kernel_w.", "noise_y")
 #: Starts: length-scale over √P standard deviations of the inputs, noise over the outputs' scale.
 STARTS = ((0.3, 0.1), (1.0, 0.03), (3.0, 0.003))
 #: Steps of L-BFGS-B that tell which start is best, and those that follow from it.
@@ -45,7 +47,7 @@ class EvidenceGivenF:
 
     def __init__(self, model: CollapsedGPRN, known: OutputStatistics, F: Tensor, interruption: Interruption) -> None:
         self._model, self.known, self._interruption = model, known, interruption
-        self.parameters = {n: p for n, p in model.named_parameters() if n.startswith(("kernel_w.", "noise_y"))}
+        self.parameters = {n: p for n, p in model.named_parameters() if n.startswith(FITTED)}
         self.F = F
         self.best, self.best_at = math.inf, self.current()
 
@@ -113,7 +115,7 @@ def _fit_each(model: CollapsedGPRN, known: OutputStatistics, from_here: bool) ->
     with noticed_interrupts():
         for d in range(model.n_outputs):
             one = CollapsedGPRN(model.X, 1, 1, kernel_w=shared_kernel(model.kernel_w), jitter=model.jitter)
-            own = {name: p for name, p in one.named_parameters() if name.startswith(("kernel_w.", "noise_y"))}
+            own = {name: p for name, p in one.named_parameters() if name.startswith(FITTED)}
             for name, parameter in own.items():
                 parameter.copy_(of_all[name][d].reshape(parameter.shape))
             alone = OutputStatistics.of(known.source.read(slice(d, d + 1)))

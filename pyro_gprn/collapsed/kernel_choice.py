@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pyro_gprn.collapsed.independent import fit_independent
+from pyro_gprn.collapsed.independent import FITTED, fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.starts import MANY_ROWS
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -24,8 +24,6 @@ MOST_NUMBERS = 2**23
 #: Whether each output wants a kernel of its own is asked for at most so many outputs, and as long as their matrices, D
 #: of N×N, hold at most so many numbers in all.
 MOST_OUTPUTS, MOST_NUMBERS_OF_EACH = 20, 2**20
-#: What the fit of independent GPs changes.
-_FITTED = ("kernel_w.", "noise_y")
 
 
 class KernelChoice(NamedTuple):
@@ -75,7 +73,7 @@ def choose_kernel(
                 model.load_state_dict(first)  # length-scales that fitted one kernel are near those of the others
             evidence[name] = fit_independent(model, known, from_here=first is not None)
             first = model.state_dict() if first is None else first
-            states[name] = {key: value for key, value in model.state_dict().items() if key.startswith(_FITTED)}
+            states[name] = {key: value for key, value in model.state_dict().items() if key.startswith(FITTED)}
     simplest, best = next(iter(evidence)), max(evidence, key=lambda name: evidence[name])
     is_better = evidence[best] - evidence[simplest] > MARGIN * known.n_observed
     in_order = dict(sorted(evidence.items(), key=lambda item: -item[1]))
@@ -123,6 +121,6 @@ def own_kernels_penalty(X: Tensor, known: OutputStatistics, kernel: str) -> floa
     29.4
     """
     model = CollapsedGPRN(X, 1, 1, kernel_w=kernel)
-    n = sum(p.numel() for name, p in model.named_parameters() if name.startswith(("kernel_w.", "noise_y")))
+    n = sum(p.numel() for name, p in model.named_parameters() if name.startswith(FITTED))
     numbers = known.by_output.numbers
     return 0.5 * n * (numbers.log().sum().item() - math.log(numbers.sum().item()))

@@ -27,6 +27,7 @@ from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import MeanPrecision, mean_precision
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.selection import evenly_spread
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 
 #: Draws of the functions over which the precision of the outputs is averaged.
@@ -102,9 +103,8 @@ def _choose_prior_degrees(tried: Sequence[float], precision: MeanPrecision, know
     """The value of ν with the highest density of rows left out, over some of the outputs."""
     # With z = P y, row n of an output lies z_n / P_nn from what the other rows predict, with variance s_d² / P_nn; and
     # the quadratic form of the other rows, which tells s_d, is q_d − z_n² / P_nn.
-    n_outputs = known.source.n_outputs
-    positions = torch.linspace(0, n_outputs - 1, min(n_outputs, N_JUDGED)).round().long().unique()
-    positions = positions.to(known.counts.device)
+    (places,) = evenly_spread((known.source.n_outputs,), N_JUDGED)
+    positions = torch.tensor(places, device=known.counts.device)
     values, seen = known.values_at(positions), known.observed[known.patterns_at(positions)].mT
     solved, diagonal = precision.solve(values, positions), precision.diagonal(positions)  # (N, b)
     others = ((values * solved).sum(0) - solved.square() / diagonal).clamp(min=0.0)

@@ -15,6 +15,7 @@ from pyro_gprn.collapsed.kernel_choice import KernelChoice
 from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.selection import evenly_spread
 from pyro_gprn.prediction import posterior_predictive
 from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.checkpoint import Checkpoint
@@ -182,8 +183,7 @@ class Selection:
 
     @cached_property
     def _positions(self) -> Tensor:
-        n_outputs = self._known.source.n_outputs
-        return torch.linspace(0, n_outputs - 1, min(n_outputs, N_SCORED), device="cpu").round().long().unique()
+        return torch.tensor(evenly_spread((self._known.source.n_outputs,), N_SCORED)[0], device="cpu")
 
     @cached_property
     def _truth(self) -> Tensor:
