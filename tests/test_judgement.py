@@ -202,3 +202,13 @@ def test_widening_changes_intervals_and_not_means(monkeypatch):
 def test_selection_must_be_true_or_false():
     with pytest.raises(ValueError, match="selection must be True or False; got 'yes'"):
         GPRNRegressor(selection="yes").fit(*smooth())
+
+
+def test_a_fit_that_goes_on_keeps_what_was_chosen_and_why(monkeypatch):
+    monkeypatch.setattr(Judgement, "widening", lambda self, *which: 1.5)
+    x, y = smooth()
+    r = GPRNRegressor("auto", warm_start=True, **QUICK).fit(x, y)
+    names = ("selection_", "widening_", "kernel_evidence_", "latent_scores_", "n_latents_")
+    before = [getattr(r, name) for name in names]
+    assert before[:2] != [[], 1.0]
+    assert [getattr(r.fit(x, y), name) for name in names] == before

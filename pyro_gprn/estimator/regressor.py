@@ -189,7 +189,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
         if self.warm_start and hasattr(self, "fitted_"):
             model, guide = self._copy_of_last(data.X, inference)
-            selected = Selected(Recipe(KernelChoice(), model.n_latents), identity=self.fitted_.training_identity)
+            selected = _selected_in(self.fitted_)
         else:
             selected = self._select(inference, data)
             model, guide = self._make_model(inference, selected.recipe, data.X, data.known.source.shape[1:]), None
@@ -379,6 +379,12 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 def _starts_of(inference: Inference, recipe: Recipe) -> dict[str, Any]:
     """The settings that say from where training starts, where there are such."""
     return {"starts": recipe.starts, "from_here": recipe.is_fitted} if inference.is_collapsed else {}
+
+
+def _selected_in(last: FittedNetwork) -> Selected:
+    """What the last fit had chosen, and why: a fit that goes on from it is made of the same."""
+    recipe = Recipe(KernelChoice(evidence=last.kernel_evidence), last.model.n_latents)
+    return Selected(recipe, last.selection, last.widening, last.latent_scores, last.training_identity)
 
 
 def _is_auto(kernel: Kernel | str | None) -> bool:
