@@ -6,7 +6,8 @@ from helpers import log_density
 from torch import Size
 from torch.distributions import MultivariateNormal
 
-from pyro_gprn.collapsed.likelihood import CollapsedNormal, effective_outputs
+from pyro_gprn.collapsed.likelihood import CollapsedNormal, OutputsGivenF, effective_outputs
+from pyro_gprn.outputs import gram
 from pyro_gprn.outputs.gram import OutputStatistics
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
@@ -70,6 +71,27 @@ def test_gradients_to_the_second_order(holes):
     root = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(density, root)
     assert torch.autograd.gradgradcheck(density, root)
+
+
+@pytest.mark.parametrize("by_output", [False, True])
+@pytest.mark.parametrize("holes", [False, True])
+def test_few_outputs_are_used_themselves_with_the_density_and_gradients_of_their_gram_matrices(
+    holes, by_output, monkeypatch
+):
+    Y = torch.randn(12, 3, dtype=torch.float64)
+    Y = with_holes(Y) if holes else Y
+    C = random_covariance(12, (2, 3) if by_output else (2,)).requires_grad_()
+    found = []
+    for few in (4, 13):
+        monkeypatch.setattr(gram, "FEW", few)
+        known = OutputStatistics.of(Y, scattered=False)
+        given = OutputsGivenF(C, known.by_output if by_output else known)
+        assert (given.known.few_values is None) == (few == 13)
+        value = given.log_density()
+        (gradient,) = torch.autograd.grad(value.sum(), C)
+        found.append((value, gradient, given.log_density_by_row()))
+    for by_values, by_grams in zip(*found, strict=True):
+        torch.testing.assert_close(by_values, by_grams, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("batch_shape", BATCH_SHAPES, ids=str)

@@ -16,7 +16,7 @@ its second kind for outputs that have each its own holes (scattered.py); :func:`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, singledispatch
 from typing import Any, NamedTuple
 
@@ -130,7 +130,7 @@ class OutputsGivenF:
         """``log p(Y|F)``, ``batch``; autograd can differentiate it twice by the covariance."""
         if torch.is_grad_enabled() and self.covariance.requires_grad:
             return _LogDensity.apply(self.by_group, self.known)
-        return _log_density(self.factor, self.inverse, self.known)
+        return _log_density(self.factor, lambda: self.inverse, self.known)
 
     def score(self) -> Tensor:
         """The gradient of :meth:`log_density` by ``C_F``, in its shape, out of autograd's sight."""
@@ -170,7 +170,7 @@ class OutputsGivenF:
         #   Σ_d log p(y_nd | rest) = ½ D log [C⁻¹]_nn − ½ D log 2π − ½ [C⁻¹ G C⁻¹]_nn / [C⁻¹]_nn
         # over each group whose outputs have the row.
         precision = self.inverse.diagonal(dim1=-2, dim2=-1)  # (*batch, g, N)
-        squares = (self.inverse @ self.known.grams @ self.inverse).diagonal(dim1=-2, dim2=-1)
+        squares = _both_sides(self.inverse, self.known).diagonal(dim1=-2, dim2=-1)
         by_group = 0.5 * (self.known.counts.unsqueeze(-1) * (precision / (2 * math.pi)).log() - squares / precision)
         return torch.where(self.known.observed, by_group, 0.0).sum(-2)
 
@@ -304,18 +304,29 @@ def without_diagonal(matrix: Tensor) -> Tensor:
     return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
 
 
-def _log_density(factor: Tensor, inverse: Tensor, known: GroupedStatistics) -> Tensor:
+def _log_density(factor: Tensor, inverse: Callable[[], Tensor], known: GroupedStatistics) -> Tensor:
     log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    squares = (inverse * known.grams).sum((-2, -1))
+    if known.few_values is not None:
+        squares = torch.linalg.solve_triangular(factor, known.few_values, upper=False).square().sum((-2, -1))
+    else:
+        squares = (inverse() * known.grams).sum((-2, -1))
     constants = known.numbers * math.log(2 * math.pi)
     return -0.5 * (constants + known.counts * log_det + squares).sum(-1)
 
 
 def _score(inverse: Tensor, known: GroupedStatistics) -> Tensor:
     """``∂/∂C_g = ½ (C_g⁻¹ G_g C_g⁻¹ − D_g C_g⁻¹)``, ``(*batch, g, N, N)``."""
-    score = inverse @ known.grams @ inverse
+    score = _both_sides(inverse, known)
     score -= known.counts[:, None, None] * inverse
     return score.mul_(0.5)
+
+
+def _both_sides(inverse: Tensor, known: GroupedStatistics) -> Tensor:
+    """``C_g⁻¹ G_g C_g⁻¹``, ``(*batch, g, N, N)``."""
+    if known.few_values is None:
+        return inverse @ known.grams @ inverse
+    solved = inverse @ known.few_values
+    return solved @ solved.mT
 
 
 class _LogDensity(torch.autograd.Function):
@@ -327,7 +338,7 @@ class _LogDensity(torch.autograd.Function):
         inverse = torch.cholesky_inverse(factor)
         ctx.save_for_backward(by_group, inverse)
         ctx.known = known
-        return _log_density(factor, inverse, known)
+        return _log_density(factor, lambda: inverse, known)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:

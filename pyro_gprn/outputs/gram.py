@@ -16,6 +16,9 @@ from torch import Tensor
 
 from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
 
+#: Outputs themselves are used in place of their Gram matrix if they are so many times fewer than rows.
+FEW = 4
+
 
 @dataclass(frozen=True)
 class OutputStatistics(ABC):
@@ -189,6 +192,23 @@ class GroupedStatistics(OutputStatistics):
     """
 
     grams: Tensor
+
+    @cached_property
+    def few_values(self) -> Tensor | None:
+        """The outputs of each pattern themselves, ``(g, N, r)``, where they are few; None where Gram matrices are less.
+
+        Zero where a number is missing, and where a pattern has fewer than r outputs, so that this times its transpose
+        is ``grams``.
+        """
+        n_outputs, n_rows = int(self.counts.max()), self.grams.shape[-1]
+        if n_outputs * FEW > n_rows:
+            return None
+        values, pattern_of = self.values_at(slice(None)), self.patterns_at(slice(None))
+        result = values.new_zeros(len(self.grams), n_rows, n_outputs)
+        for pattern in range(len(self.grams)):
+            some = values[:, pattern_of == pattern]
+            result[pattern, :, : some.shape[1]] = some
+        return result
 
     @property
     def gram_of_observed(self) -> Tensor:
