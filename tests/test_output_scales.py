@@ -370,3 +370,12 @@ def test_report_and_arviz_use_the_scales(fitted):
     best = r.fitted_.best_run
     drawn = np.asarray(data["predictions"]["y"])[best].std(0)
     np.testing.assert_allclose(drawn, r.predict(x[:3], return_std=True)[1], rtol=0.35)
+
+
+@pytest.mark.parametrize("outputs", [Y, with_holes()], ids=["complete", "holes"])
+def test_scales_of_some_outputs_are_the_same_without_the_others(outputs):
+    model, draw = constant_functions(outputs)
+    everywhere = learn_output_scales(model, draw, prior_degrees=2.0)
+    some = learn_output_scales(model, draw, prior_degrees=2.0, positions=torch.tensor([4, 1]))
+    torch.testing.assert_close(some.squares[[1, 4]], everywhere.squares[[1, 4]])
+    assert some.squares[[0, 2, 3, 5]].isnan().all()

@@ -46,6 +46,7 @@ def learn_output_scales(
     *,
     prior_degrees: float | Sequence[float] = PRIOR_DEGREES,
     n_draws: int = N_DRAWS,
+    positions: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> OutputScales:
     """The scale of each output, given the data: one pass over Y.
@@ -56,6 +57,7 @@ def learn_output_scales(
     :param prior_degrees: ν, how firmly scales are expected to be near 1 before the data are seen, in observations; or
         several values, of which that with the highest density of left-out rows is taken.
     :param n_draws: how many draws of the functions ``C_F⁻¹`` is averaged over. (Of draws all are used.)
+    :param positions: of some of the flattened outputs, ``(b,)``, if the scales of these are enough: the others are NaN.
     :param generator: of random numbers; None is torch's global state.
 
     >>> from pyro_gprn import CollapsedGuide
@@ -74,7 +76,7 @@ def learn_output_scales(
         ones = known.counts.new_ones(known.source.n_outputs)
         return OutputScales(ones * math.inf, ones, chosen)
     degrees = chosen + known.observed.sum(1).to(known.counts)[known.patterns_at(slice(None))]
-    return OutputScales(degrees, (chosen + _quadratic_forms(precision, known)) / degrees, chosen)
+    return OutputScales(degrees, (chosen + _quadratic_forms(precision, known, positions)) / degrees, chosen)
 
 
 def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> MeanPrecision:
@@ -90,13 +92,14 @@ def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> MeanPreci
     return precision
 
 
-def _quadratic_forms(precision: MeanPrecision, known: OutputStatistics) -> Tensor:
-    """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``."""
-    result = known.counts.new_empty(known.source.n_outputs)
-    for positions, block in known.source.chunks():
+def _quadratic_forms(precision: MeanPrecision, known: OutputStatistics, positions: Tensor | None) -> Tensor:
+    """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``; NaN where it is not asked for."""
+    result = known.counts.new_full((known.source.n_outputs,), math.nan)
+    blocks = known.source.chunks() if positions is None else [(positions, known.source.read(positions))]
+    for some, block in blocks:
         values = block.to(result) if known.is_complete else block.to(result).nan_to_num(nan=0.0)
-        result[positions] = (values * precision.solve(values, positions)).sum(0)
-    return result.clamp(min=0.0)
+        result[some] = (values * precision.solve(values, some)).sum(0).clamp(min=0.0)
+    return result
 
 
 def _choose_prior_degrees(tried: Sequence[float], precision: MeanPrecision, known: OutputStatistics) -> float:

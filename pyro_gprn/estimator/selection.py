@@ -197,7 +197,10 @@ class Selection:
         guide = self._train(model, known, recipe, self._steps).guide
         settings: dict[str, Any] = {"generator": new_generator(self._seed)}
         if self._has_scales and isinstance(model, CollapsedGPRN):
-            settings["output_scales"] = learn_output_scales(model, guide, generator=new_generator(self._seed))
+            scored = self._positions.to(self._X.device)
+            settings["output_scales"] = learn_output_scales(
+                model, guide, positions=scored, generator=new_generator(self._seed)
+            )
         asked = fold.scored(len(self._X), self._positions)
         rows = (asked[0] | asked[1]).any(1).nonzero().flatten()
         predictive = posterior_predictive(model, guide, self._X[rows.to(self._X.device)], known, **settings)
