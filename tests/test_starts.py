@@ -15,6 +15,7 @@ from pyro_gprn.collapsed.kernel_choice import choose_kernel
 from pyro_gprn.collapsed.starts import STARTS, leading_functions
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.network.kernels import describe_kernel, named_kernel, rebuild_kernel
+from pyro_gprn.outputs.completion import complete
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import isolated
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
@@ -150,6 +151,31 @@ def test_holes_do_not_hide_the_leading_function():
     Y[3:9, ::2] = math.nan
     found = leading_functions(OutputStatistics.of(Y), 1).flatten()
     assert torch.corrcoef(torch.stack([found, f.flatten()]))[0, 1].abs() > 0.95
+
+
+def test_few_outputs_are_filled_by_what_the_others_say():
+    _, truth = mixtures(n_rows=60, n_outputs=6)
+    seen = random_numbers(60, 6, seed=2) < 0.5
+    seen[:, 0] |= ~seen.any(1)
+    filled = complete(truth, seen)
+    torch.testing.assert_close(filled[seen], truth[seen])
+    assert (filled - truth)[~seen].square().mean() < 0.3 * truth[~seen].square().mean()
+    torch.testing.assert_close(complete(torch.where(seen, truth, 1e6), seen), filled)
+
+
+def test_a_row_without_any_output_is_filled_with_the_mean():
+    _, truth = mixtures(n_rows=30, n_outputs=3)
+    seen = torch.ones(30, 3, dtype=torch.bool)
+    seen[7] = False
+    assert (complete(truth, seen)[7] == 0.0).all()
+
+
+def test_the_leading_functions_of_few_outputs_with_holes_are_nearly_those_without():
+    _, truth = mixtures(n_rows=80, n_outputs=5)
+    holes = truth.clone()
+    holes[10:30, 0] = holes[40:60, 3] = torch.nan
+    F, G = (torch.linalg.qr(leading_functions(OutputStatistics.of(each), 2)).Q for each in (truth, holes))
+    assert torch.linalg.svdvals(F.mT @ G).min() > 0.99
 
 
 @pytest.mark.parametrize("name", STARTS)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.outputs.completion import can_complete, complete
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.ranges import Ranges
 
@@ -61,7 +62,8 @@ def functions_carry(
 def leading_functions(known: OutputStatistics, n_functions: int) -> Tensor:
     """The leading eigenvectors of the Gram matrix times the roots of their eigenvalues, of unit mean square a row.
 
-    Where outputs are missing, an entry of the Gram matrix is the mean over the outputs that have both rows.
+    Few outputs are filled first where some are missing (outputs/completion.py); of many, an entry of the Gram matrix is
+    the mean over those that have both rows.
 
     :returns: ``(N, n_functions)``.
 
@@ -70,10 +72,20 @@ def leading_functions(known: OutputStatistics, n_functions: int) -> Tensor:
     >>> torch.allclose(F / F[0, 0], torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]).double(), atol=1e-6)
     True
     """
-    values, vectors = torch.linalg.eigh(known.gram_of_observed / known.pairs.clamp(min=1.0))  # ascending
+    values, vectors = torch.linalg.eigh(_mean_products(known))  # ascending
     F = vectors.flip(1)[:, :n_functions] * values.flip(0)[:n_functions].clamp(min=0.0).sqrt()
     F = torch.nn.functional.pad(F, (0, n_functions - F.shape[1]))
     return F / F.square().sum(1).mean().sqrt().clamp(min=torch.finfo(F.dtype).tiny)
+
+
+def _mean_products(known: OutputStatistics) -> Tensor:
+    """The mean, over outputs, of the products between two rows, ``(N, N)``."""
+    n_rows, n_outputs = known.observed.shape[1], known.source.n_outputs
+    if known.is_complete or not can_complete(n_rows, n_outputs):
+        return known.gram_of_observed / known.pairs.clamp(min=1.0)
+    everything = slice(None)
+    filled = complete(known.values_at(everything), known.observed[known.patterns_at(everything)].mT)
+    return filled @ filled.mT / n_outputs
 
 
 #: All starts, by name.
