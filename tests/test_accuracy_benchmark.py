@@ -1,5 +1,6 @@
 """The benchmark of accuracy: its problems hide what they should, its scores are right, and its table resumes."""
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -245,3 +246,8 @@ def test_the_command_runs_chosen_cells_and_refuses_names_it_does_not_know(tmp_pa
     assert "| circuit | **1** |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"problems must be among .*; got nothing like it"):
         accuracy.main(["--only", "nothing like it"])
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_finds_what_it_imports(path):
+    importlib.import_module(path.stem)
