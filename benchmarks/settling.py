@@ -38,7 +38,7 @@ def main() -> None:
         fits = [fit(task)]
         winner = max(fits[0].starts_, key=lambda start: start["bound"])["name"]
         fits.append(fit(task, starts=[winner], steps=10 * STEPS))
-        start = fits[0].fitted_.runs[0]["start"]
+        start = fits[1].fitted_.runs[0]["start"]  # that of the first is where its race ended
         share = (fits[0].elbo_ - start) / (fits[1].elbo_ - start)
         bounds = " | ".join(f"{each.elbo_:.0f} | {len(each.losses_)}" for each in fits)
         errors = ", ".join(f"{error(each, task):.4g}" for each in fits)
