@@ -11,6 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints, register_kl
 
 from pyro_gprn.algebra.factors import Identity, Triangular
+from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import TensorNormal
 from pyro_gprn.outputs.source import OutputSource, as_source
 
@@ -92,6 +93,14 @@ class ColumnNormal(TorchDistribution):
     def stddev(self) -> Tensor:
         return self.variance.sqrt()
 
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The dense covariance of ``x.reshape(-1)``, ``(*batch, T, T)``. For small cases only."""
+        of_latents, of_outputs = (identity_like(n, self.row_variance) for n in (self.event_shape[1], self.n_outputs))
+        total = self.event_shape.numel()
+        dense = torch.einsum("knm,kj,de->nkdmje", self.rows.covariance(), of_latents, of_outputs)
+        return dense.reshape(total, total).expand((*self.batch_shape, total, total))
+
     def rsample(self, sample_shape: Sequence[int] = Size()) -> Tensor:
         factor = self.rows.scale_tril
         white = torch.randn(self._extended_shape(Size(sample_shape)), dtype=factor.dtype, device=factor.device)
@@ -158,7 +167,7 @@ class ProjectedColumnNormal(ColumnNormal):
         self.set_up(scale_tril, Size(), Size((n_rows, n_latents, *outputs.shape[1:])), validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: ColumnNormal | None = None) -> ColumnNormal:
-        return self if Size(batch_shape) == Size() else super().expand(batch_shape, _instance)
+        return self if Size(batch_shape) == Size() else ColumnNormal(self.loc, self.rows.scale_tril).expand(batch_shape)
 
     @property
     def loc(self) -> Tensor:
@@ -183,5 +192,6 @@ def _kl_column_tensor(q: ColumnNormal, prior: TensorNormal) -> Tensor:
         )
     if not all(isinstance(factor, Identity) for factor in rest):
         raise NotImplementedError("no closed-form KL between a ColumnNormal and a prior that relates its columns")
-    trace = q.n_outputs * torch.as_tensor(rows.trace_ratio(q.rows)).sum()
+    ratios: Tensor = rows.trace_ratio(q.rows)  # type: ignore[assignment]  # (K,), since q has a factor for each column
+    trace = q.n_outputs * ratios.sum()
     return 0.5 * (trace + q.squared_distance_to(prior) - q.event_shape.numel() + prior.log_det() - q.log_det())

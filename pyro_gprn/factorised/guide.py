@@ -32,7 +32,7 @@ class FactorisedGuide(PyroModule):
         super().__init__()
         if mean not in ("projected", "full"):
             raise ValueError(f"mean must be 'projected' or 'full'; got {mean!r}")
-        if mean == "projected" and model.noise_y.dim() > 0:
+        if mean == "projected" and not has_one_noise(model):
             raise ValueError("mean='projected' needs one noise_y for all outputs; use mean='full' for one each")
         self._model = (model,)  # a tuple, so that the model is not a submodule
         self.mean = mean
@@ -83,3 +83,8 @@ class FactorisedGuide(PyroModule):
         q_f, q_w = self.posterior(Y)
         pyro.sample("f", q_f)
         pyro.sample("w", q_w)
+
+
+def has_one_noise(model: GPRN) -> bool:
+    """True if all outputs share one noise."""
+    return model.at_centre(lambda: model.noise_y.dim()) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pyro.nn import PyroParam
@@ -95,32 +95,33 @@ class MeanFieldGuide(FactorisedGuide):
 
         :param Y: as for :meth:`statistics`; NaN is a missing output.
         """
-        self.update_weights(Y)
-        self.update_functions()
+        given = self._given(Y)
+        self._set_weights(given)
+        self._set_functions(given)
 
-    @torch.no_grad()
-    def update_functions(self, Y: Any = None) -> None:
-        """The half of a :meth:`sweep` that sets ``q(f_k)``, one latent k after another."""
-        # In f_k the bound is −½ f_kᵀ(K_f̂⁻¹ + Λ_k)f_k + f_kᵀb_k, in expectation and with the entropy, where
-        #   λ_kn = Σ_d E[w_nkd²] / σ_d²        b_kn = Σ_d (y_nd E[w_nkd] − Σ_{j≠k} E[w_nkd]E[w_njd] m_nj) / σ_d²
-        values, precision, Lf, Lw = self._centre(Y)
-        _, yw, ww = output_moments(self._weights(Lw, None), values, precision)
-        f_precision = ww.diagonal(dim1=-2, dim2=-1)
-        factors = safe_cholesky(_whitened_precision(Lf, f_precision.mT), name="a precision of f")
-        m = Lf @ self.f_loc
-        for k, factor in enumerate(factors):
-            linear = yw[:, k] - (ww[:, k] * m).sum(-1) + ww[:, k, k] * m[:, k]
-            self.f_loc[:, k] = torch.cholesky_solve(Lf.mT @ linear.unsqueeze(-1), factor).squeeze(-1)
-            m[:, k] = Lf @ self.f_loc[:, k]
-        self.f_precision = f_precision.clamp(min=NO_PRECISION)
-
-    @torch.no_grad()
     def update_weights(self, Y: Any = None) -> None:
-        """The half of a :meth:`sweep` that sets ``q(w_k·)`` of all outputs at once, one latent k after another."""
-        # In w_kd the bound is −½ w_kdᵀ(K_w⁻¹ + diag(E[f_k²]/σ_d²))w_kd + w_kdᵀb_kd, in expectation, where
+        """The first half of a :meth:`sweep`: ``q(w_k·)``, for all outputs at once, one latent k after another."""
+        self._set_weights(self._given(Y))
+
+    def update_functions(self, Y: Any = None) -> None:
+        """The second half of a :meth:`sweep`: ``q(f_k)``, one latent k after another."""
+        self._set_functions(self._given(Y))
+
+    @torch.no_grad()
+    def _given(self, Y: Any) -> _Given:
+        values, mask = self.observed(Y)
+        (prior_f, prior_w), noise = self.model.at_centre(lambda: (self.model.prior(), self.model.noise_y))
+        precision = noise.square().reciprocal()
+        if mask is not None:
+            precision = mask * precision
+        return _Given(values, precision, prior_f.factors[0].dense(), prior_w.factors[0].dense())
+
+    @torch.no_grad()
+    def _set_weights(self, given: _Given) -> None:
+        # In w_kd the bound is E[−½ w_kdᵀ(K_w⁻¹ + diag(E[f_k²]/σ_d²))w_kd + w_kdᵀb_kd] + entropy, where
         #   b_kdn = m_nk (y_nd − Σ_{j≠k} m_nj E[w_njd]) / σ_d²
         # A projected mean is this with the columns of the identity in place of the outputs.
-        values, precision, Lf, Lw = self._centre(Y)
+        values, precision, Lf, Lw = given
         m = Lf @ self.f_loc
         squares = m.square() + ColumnNormal(m, _posterior_factor(Lf, self.f_precision.mT)).row_variance
         if self.mean == "projected":
@@ -134,16 +135,32 @@ class MeanFieldGuide(FactorisedGuide):
             linear = Lw.mT @ (precision * m[:, k, None] * (targets - others))
             whitened[k] = _solve_by_pattern(Lw, squares[:, k], precision, linear)
             signal = others + m[:, k, None] * (Lw @ whitened[k])
-        mean_precision = precision if precision.dim() == 0 else precision.mean(-1, keepdim=True)
-        self.w_precision = (mean_precision * squares).clamp(min=NO_PRECISION)
+        of_all = precision if precision.dim() == 0 else precision.mean(-1, keepdim=True)
+        self.w_precision = (of_all * squares).clamp(min=NO_PRECISION)
 
-    def _centre(self, Y: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The outputs, their precisions (zero where one is missing), and the priors' factors ``L_f`` and ``L_w``."""
-        values, mask = self.observed(Y)
-        (prior_f, prior_w), noise = self.model.at_centre(lambda: (self.model.prior(), self.model.noise_y))
-        precision = noise.square().reciprocal()
-        precision = precision if mask is None else mask * precision
-        return values, precision, prior_f.factors[0].dense(), prior_w.factors[0].dense()
+    @torch.no_grad()
+    def _set_functions(self, given: _Given) -> None:
+        # In f_k the bound is E[−½ f_kᵀ(K_f̂⁻¹ + diag(λ_k))f_k + f_kᵀb_k] + entropy, where
+        #   λ_kn = Σ_d E[w_nkd²] / σ_d²        b_kn = Σ_d (y_nd E[w_nkd] − Σ_{j≠k} E[w_nkd]E[w_njd] m_nj) / σ_d²
+        values, precision, Lf, Lw = given
+        _, yw, ww = output_moments(self._weights(Lw, None), values, precision)
+        f_precision = ww.diagonal(dim1=-2, dim2=-1)
+        factors = safe_cholesky(_whitened_precision(Lf, f_precision.mT), name="the precision of q(F)")
+        m = Lf @ self.f_loc
+        for k, factor in enumerate(factors):
+            linear = yw[:, k] - (ww[:, k] * m).sum(-1) + ww[:, k, k] * m[:, k]
+            self.f_loc[:, k] = torch.cholesky_solve(Lf.mT @ linear.unsqueeze(-1), factor).squeeze(-1)
+            m[:, k] = Lf @ self.f_loc[:, k]
+        self.f_precision = f_precision.clamp(min=NO_PRECISION)
+
+
+class _Given(NamedTuple):
+    """What an update takes as given besides the posterior itself."""
+
+    values: Tensor  #: the outputs, (N, d_1, …, d_M); NaN where the mean is projected, which needs none of them
+    precision: Tensor  #: 1/σ², () or broadcasting to the outputs; zero where one is missing
+    Lf: Tensor  #: the Cholesky factor of K_f̂, (N, N)
+    Lw: Tensor  #: the Cholesky factor of K_w, (N, N)
 
 
 def _whitened_precision(L: Tensor, precision: Tensor) -> Tensor:
@@ -155,7 +172,7 @@ def _posterior_factor(L: Tensor, precision: Tensor) -> Tensor:
     """The lower Cholesky factors of ``((LLᵀ)⁻¹ + diag(λ_k))⁻¹``, ``(K, N, N)``, for λ of shape ``(K, N)``."""
     # With I + LᵀΛL = UUᵀ for an upper triangle U the covariance is (LU⁻ᵀ)(LU⁻ᵀ)ᵀ, and LU⁻ᵀ is a lower triangle. U is
     # the Cholesky factor of the matrix with rows and columns in reverse order, itself reversed.
-    reversed_factor = safe_cholesky(_whitened_precision(L, precision).flip(-2, -1), name="a posterior's precision")
+    reversed_factor = safe_cholesky(_whitened_precision(L, precision).flip(-2, -1), name="the precision of a posterior")
     upper = reversed_factor.flip(-2, -1)
     return torch.linalg.solve_triangular(upper.mT, L.expand_as(upper), upper=False, left=False)
 

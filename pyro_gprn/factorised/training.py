@@ -17,7 +17,7 @@ from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.factorised.elbo import expected_log_likelihood
-from pyro_gprn.factorised.guide import FactorisedGuide
+from pyro_gprn.factorised.guide import FactorisedGuide, has_one_noise
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.mean_field import MeanFieldGuide
 from pyro_gprn.factorised.model import GPRN
@@ -49,8 +49,8 @@ def fit_kronecker(
 
     Training starts from independent GPs with one shared kernel. It maximises the closed-form bound by Adam, and every
     so often sets the mean of q(W) to its exact optimum. The parameters are those of :func:`~pyro_gprn.fit_collapsed`.
-    For complete outputs the mean is projected, and a step costs the same for any number of outputs; with holes the mean
-    is held in full, N·K·D numbers.
+    For complete outputs with one noise the mean is projected, and a step costs the same for any number of outputs;
+    otherwise the mean is held in full, N·K·D numbers.
 
     >>> X = torch.linspace(0, 1, 12)[:, None]
     >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
@@ -96,9 +96,8 @@ def _fit(
             " own: train it by pyro.infer.SVI with TraceMeanField_ELBO"
         )
     if guide is not None and not isinstance(guide, trainee.guide_class):
-        raise ValueError(
-            f"{trainee.function} goes on from a {trainee.guide_class.__name__}; got {type(guide).__name__}"
-        )
+        expected = trainee.guide_class.__name__
+        raise ValueError(f"{trainee.function} goes on from a {expected}; got a {type(guide).__name__}")
     known = Y if isinstance(Y, OutputStatistics) else OutputStatistics.of(Y)
 
     def prepare() -> dict[str, Any]:
@@ -147,9 +146,10 @@ class FactorisedTrainee(Trainee):
         guide: FactorisedGuide | None = None,
     ) -> None:
         self.model, self._known, self._generator = model, known, generator
+        self._is_alike = known.is_complete and has_one_noise(model)  # all outputs have the same covariance
         if guide is None:
-            is_projected = known.is_complete and model.noise_y.dim() == 0
-            guide = self.guide_class(model, mean="projected" if is_projected else "full", generator=generator)
+            mean = "projected" if self._is_alike else "full"
+            guide = self.guide_class(model, mean=mean, generator=generator)
         self.guide = guide
         self._Y, self._mask = self.guide.observed(known)
         self.ranges = Ranges(model, known)
@@ -205,7 +205,7 @@ class KroneckerTrainee(FactorisedTrainee):
             self.update()
 
     def update(self) -> None:
-        if self._known.is_complete and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
+        if self._is_alike and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
             self.guide.update_mean(self._known)
 
 
