@@ -25,7 +25,12 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
     )
     from pyro_gprn.diagnostics import diagnose as diagnose, to_arviz as to_arviz
     from pyro_gprn.estimator import GPRNRegressor as GPRNRegressor
-    from pyro_gprn.factorised import GPRN as GPRN, ClosedFormELBO as ClosedFormELBO, KroneckerGuide as KroneckerGuide
+    from pyro_gprn.factorised import (
+        GPRN as GPRN,
+        ClosedFormELBO as ClosedFormELBO,
+        KroneckerGuide as KroneckerGuide,
+        MeanFieldGuide as MeanFieldGuide,
+    )
     from pyro_gprn.plots import plot_correlation as plot_correlation, plot_field as plot_field, plot_fit as plot_fit
     from pyro_gprn.prediction import (
         PosteriorPredictive as PosteriorPredictive,
@@ -45,7 +50,7 @@ _HOMES = {
     ),
     "diagnostics": ("diagnose", "to_arviz"),
     "estimator": ("GPRNRegressor",),
-    "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide"),
+    "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide", "MeanFieldGuide"),
     "plots": ("plot_correlation", "plot_field", "plot_fit"),
     "prediction": ("PosteriorPredictive", "posterior_predictive"),
 }

@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 from pyro_gprn import TensorNormal
 from pyro_gprn.algebra.factors import Diagonal, Factor, Triangular
 from pyro_gprn.collapsed.likelihood import OutputsGivenF
+from pyro_gprn.factorised.column_normal import ColumnNormal
 from pyro_gprn.outputs.gram import OutputStatistics
 
 BATCH_SHAPES = [(), (4,), (2, 3)]
@@ -40,7 +41,7 @@ def random_tensor_normal(
     return TensorNormal(torch.randn(*batch_shape, *modes, dtype=dtype), factors)
 
 
-def dense(distribution: TensorNormal) -> MultivariateNormal:
+def dense(distribution: TensorNormal | ColumnNormal) -> MultivariateNormal:
     """The same distribution over ``x.reshape(-1)``."""
     return MultivariateNormal(distribution.loc.flatten(-len(distribution.event_shape)), distribution.covariance_matrix)
 

@@ -14,7 +14,7 @@ from pyro_gprn.training.checkpoint import Checkpoint
 
 X = np.linspace(0, 1, 10)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
-INFERENCES = ["collapsed", "kronecker"]
+INFERENCES = ["collapsed", "kronecker", "mean-field"]
 
 
 def fit(inference, path, callback=None):

@@ -17,7 +17,7 @@ from pyro_gprn import (
     sample_weights,
 )
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
-from pyro_gprn.factorised import fit_kronecker
+from pyro_gprn.factorised import fit_kronecker, fit_mean_field
 from pyro_gprn.outputs.source import ArrayOutputs
 from pyro_gprn.outputs.standardize import standardize
 
@@ -76,10 +76,11 @@ def test_a_collapsed_fit_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("outputs", [Y, HOLES], ids=["complete", "holes"])
-def test_a_factorised_fit_and_its_predictions(outputs):
+@pytest.mark.parametrize("fit_factorised", [fit_kronecker, fit_mean_field])
+def test_a_factorised_fit_and_its_predictions(fit_factorised, outputs):
     model = GPRN(X, (3, 4), 2)
     with torch.device("meta"):
-        fit = fit_kronecker(model, outputs, steps=3, seed=0, progress=False)
+        fit = fit_factorised(model, outputs, steps=3, seed=0, progress=False)
         predict(model, fit.guide)
 
 

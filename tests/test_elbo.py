@@ -11,7 +11,8 @@ from pyro.nn import PyroSample
 from pyro.optim import Adam
 from torch.distributions import kl_divergence
 
-from pyro_gprn import GPRN, ClosedFormELBO, KroneckerGuide, TensorNormal
+from pyro_gprn import GPRN, ClosedFormELBO, KroneckerGuide, MeanFieldGuide, TensorNormal
+from pyro_gprn.factorised.column_normal import ColumnNormal, ProjectedColumnNormal
 from pyro_gprn.factorised.elbo import expected_log_likelihood
 from pyro_gprn.factorised.projected import ProjectedTensorNormal
 
@@ -27,12 +28,15 @@ CASES = [
     pytest.param("full", PER_OUTPUT, None, id="full-noises"),
     pytest.param("full", PER_OUTPUT, MASK, id="full-noises-mask"),
 ]
-FACTORS = ["full", "diagonal", "isotropic"]
+POSTERIORS = ["full", "diagonal", "isotropic", "mean-field"]
 
 
-def make(mean="projected", noise=0.5, output_factors="full", **kwargs):
+def make(mean="projected", noise=0.5, posterior="full", **kwargs):
     model = GPRN(X, output_shape=(2, 3), n_latents=2, noise_y=noise, noise_f=0.1, **kwargs)
-    guide = KroneckerGuide(model, mean=mean, output_factors=output_factors)
+    if posterior == "mean-field":
+        guide = MeanFieldGuide(model, mean=mean)
+    else:  # its output factors
+        guide = KroneckerGuide(model, mean=mean, output_factors=posterior)
     randomise(guide)
     return model, guide
 
@@ -60,17 +64,18 @@ def dense_bound(model, guide, mask):
 
 
 @pytest.mark.parametrize(("mean", "noise", "mask"), CASES)
-@pytest.mark.parametrize("output_factors", FACTORS)
-def test_bound_equals_the_dense_formula(mean, noise, mask, output_factors):
-    model, guide = make(mean, noise, output_factors)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_bound_equals_the_dense_formula(mean, noise, mask, posterior):
+    model, guide = make(mean, noise, posterior)
     arguments = (Y,) if mask is None else (Y, mask)
     loss = ClosedFormELBO().loss(model, guide, *arguments)
     assert loss == pytest.approx(-dense_bound(model, guide, mask).item(), rel=1e-8)
 
 
 @pytest.mark.parametrize(("mean", "noise", "mask"), CASES)
-def test_bound_equals_monte_carlo(mean, noise, mask):
-    model, guide = make(mean, noise)
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_bound_equals_monte_carlo(mean, noise, mask, posterior):
+    model, guide = make(mean, noise, posterior)
     arguments = (Y,) if mask is None else (Y, mask)
     n_draws = 10_000
     guide_trace = poutine.trace(pyro.plate("draws", n_draws, dim=-4)(guide)).get_trace(*arguments)
@@ -96,21 +101,25 @@ def test_the_outputs_may_have_any_floating_dtype(mean, dtype):
 
 
 @pytest.mark.parametrize("mean", ["projected", "full"])
-def test_nothing_is_drawn_and_a_projected_mean_never_multiplied_out(mean, monkeypatch):
-    model, guide = make(mean)
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_nothing_is_drawn_and_a_projected_mean_never_multiplied_out(mean, posterior, monkeypatch):
+    model, guide = make(mean, posterior=posterior)
 
     def forbidden(*args):
         raise AssertionError("must not be called")
 
-    monkeypatch.setattr(TensorNormal, "rsample", forbidden)
-    monkeypatch.setattr(ProjectedTensorNormal, "loc", property(forbidden))
+    for distribution in (TensorNormal, ColumnNormal):
+        monkeypatch.setattr(distribution, "rsample", forbidden)
+    for distribution in (ProjectedTensorNormal, ProjectedColumnNormal):
+        monkeypatch.setattr(distribution, "loc", property(forbidden))
     assert math.isfinite(ClosedFormELBO().loss_and_grads(model, guide, Y))
 
 
 @pytest.mark.parametrize("mean", ["projected", "full"])
-def test_gradients(mean):
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_gradients(mean, posterior):
     with pyro.settings.context(module_local_params=True):
-        model, guide = make(mean)
+        model, guide = make(mean, posterior=posterior)
         loss = ClosedFormELBO()(model, guide)
         names = [name for name, _ in loss.named_parameters()]
 

@@ -216,7 +216,9 @@ def ocean(n_sea):
     return xr.DataArray(field, dims=("run", "y", "x"), coords=coordinates, name="sst", attrs={"units": "K"})
 
 
-@pytest.fixture(scope="module", params=[(4, "collapsed"), (1, "collapsed"), (4, "kronecker")], ids=str)
+@pytest.fixture(
+    scope="module", params=[(4, "collapsed"), (1, "collapsed"), (4, "kronecker"), (4, "mean-field")], ids=str
+)
 def sea(request):
     n_sea, inference = request.param
     return n_sea, ocean(n_sea), make(inference=inference).fit(X, ocean(n_sea))

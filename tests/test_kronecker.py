@@ -9,6 +9,7 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_gprn import GPRN, ClosedFormELBO, KroneckerGuide, posterior_predictive
+from pyro_gprn.factorised import fit_kronecker
 
 X = torch.rand(4, 1, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
@@ -142,6 +143,12 @@ def test_constant_outputs_and_tiny_noise_work():
     torch.testing.assert_close(
         posterior_predictive(model, guide, X).mean(), torch.ones(4, 3, dtype=torch.float64), rtol=0, atol=0.1
     )
+
+
+def test_a_fit_with_a_noise_for_each_output_holds_the_mean_in_full():
+    fit = fit_kronecker(GPRN(X, 5, 2, noise_y=torch.full((5,), 0.3)), Y, steps=5, seed=0, progress=False)
+    assert fit.guide.mean == "full"
+    assert fit.bound > fit.start
 
 
 def test_what_it_cannot_do_it_says():

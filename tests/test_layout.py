@@ -166,6 +166,7 @@ PUBLIC = [
     "GPRNRegressor",
     "KroneckerGuide",
     "MatrixNormal",
+    "MeanFieldGuide",
     "PosteriorPredictive",
     "TensorNormal",
     "diagnose",

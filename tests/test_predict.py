@@ -8,16 +8,16 @@ from helpers import dense, randomise
 from pyro.nn import PyroSample
 
 import pyro_gprn.prediction.base
-from pyro_gprn import GPRN, KroneckerGuide, posterior_predictive
+from pyro_gprn import GPRN, KroneckerGuide, MeanFieldGuide, posterior_predictive
 
 X = torch.tensor([[0.0], [0.4], [1.0]])
 X_NEW = torch.tensor([[0.1], [0.7]])
 Y = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(2))
-FACTORS = ["full", "diagonal", "isotropic"]
+POSTERIORS = ["full", "diagonal", "isotropic", "mean-field"]
 MEANS = ["projected", "full"]
 
 
-def make(mean="projected", output_factors="full", noise=0.3, X_new=X_NEW):
+def make(mean="projected", posterior="full", noise=0.3, X_new=X_NEW):
     model = GPRN(
         X,
         output_shape=(2, 2),
@@ -27,7 +27,10 @@ def make(mean="projected", output_factors="full", noise=0.3, X_new=X_NEW):
         noise_f=0.4,
         noise_y=noise,
     )
-    guide = KroneckerGuide(model, mean=mean, output_factors=output_factors)
+    if posterior == "mean-field":
+        guide = MeanFieldGuide(model, mean=mean)
+    else:  # its output factors
+        guide = KroneckerGuide(model, mean=mean, output_factors=posterior)
     randomise(guide, 0.5)
     return model, guide, posterior_predictive(model, guide, X_new, Y)
 
@@ -56,9 +59,9 @@ def outputs_of(f, w, noise):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("output_factors", FACTORS)
-def test_mean_and_variance_agree_with_dense_draws(mean, output_factors):
-    model, guide, predictive = make(mean, output_factors)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_mean_and_variance_agree_with_dense_draws(mean, posterior):
+    model, guide, predictive = make(mean, posterior)
     y = outputs_of(*dense_draws(model, guide, 100_000), 0.3)
     error = y.std(0) / math.sqrt(len(y))
     assert ((y.mean(0) - predictive.mean()).abs() < 4.5 * error).all()
@@ -68,9 +71,9 @@ def test_mean_and_variance_agree_with_dense_draws(mean, output_factors):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("output_factors", FACTORS)
-def test_draws_are_joint_over_inputs_and_outputs(mean, output_factors):
-    model, guide, predictive = make(mean, output_factors)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_draws_are_joint_over_inputs_and_outputs(mean, posterior):
+    model, guide, predictive = make(mean, posterior)
     drawn, reference = predictive.sample(20_000), outputs_of(*dense_draws(model, guide, 100_000), 0.3)
     assert drawn.shape == (20_000, 2, 2, 2)
 
@@ -84,9 +87,9 @@ def test_draws_are_joint_over_inputs_and_outputs(mean, output_factors):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("output_factors", FACTORS)
-def test_log_density_is_that_of_the_mixture(mean, output_factors):
-    model, guide, predictive = make(mean, output_factors)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_log_density_is_that_of_the_mixture(mean, posterior):
+    model, guide, predictive = make(mean, posterior)
     Y_new = torch.randn(2, 2, 2)
     f, w = dense_draws(model, guide, 200_000)
     densities = dist.Normal(torch.einsum("snk,snkab->snab", f, w), 0.3).log_prob(Y_new).exp()
@@ -97,16 +100,18 @@ def test_log_density_is_that_of_the_mixture(mean, output_factors):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-def test_far_from_the_data_the_variance_returns_to_the_prior(mean):
-    _, _, predictive = make(mean, X_new=torch.tensor([[1e4]]))
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_far_from_the_data_the_variance_returns_to_the_prior(mean, posterior):
+    _, _, predictive = make(mean, posterior, X_new=torch.tensor([[1e4]]))
     expected = 2 * 1.5 * (1 + 0.4**2) + 0.3**2  # K κ_w (κ_f + σ_f²) + σ_y²
     torch.testing.assert_close(predictive.variance(), torch.full((1, 2, 2), expected).double(), rtol=1e-6, atol=0)
     torch.testing.assert_close(predictive.mean(), torch.zeros(1, 2, 2).double(), rtol=0, atol=1e-6)
 
 
-def test_one_noise_for_each_output():
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_one_noise_for_each_output(posterior):
     noise = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
-    model, guide, predictive = make("full", noise=noise)
+    model, guide, predictive = make("full", posterior, noise=noise)
     torch.testing.assert_close(
         predictive.variance() - predictive.variance(noise=False), noise.square().expand(2, 2, 2).double()
     )
@@ -116,10 +121,10 @@ def test_one_noise_for_each_output():
 
 
 @pytest.mark.parametrize("outputs", [(1, 0), (slice(None), [1, 0]), ([1], slice(0, 1))], ids=str)
-@pytest.mark.parametrize("output_factors", FACTORS)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("mean", MEANS)
-def test_some_outputs_alone_equal_those_of_all(outputs, output_factors, mean):
-    _, _, predictive = make(mean, output_factors)
+def test_some_outputs_alone_equal_those_of_all(outputs, posterior, mean):
+    _, _, predictive = make(mean, posterior)
     index = (slice(None), *outputs)
     torch.testing.assert_close(predictive.mean(outputs), predictive.mean()[index])
     torch.testing.assert_close(predictive.variance(outputs), predictive.variance()[index])
@@ -134,8 +139,9 @@ def test_some_outputs_alone_equal_those_of_all(outputs, output_factors, mean):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-def test_the_size_of_the_blocks_changes_nothing(mean, monkeypatch):
-    _, _, predictive = make(mean)
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_the_size_of_the_blocks_changes_nothing(mean, posterior, monkeypatch):
+    _, _, predictive = make(mean, posterior)
 
     def everything():
         torch.manual_seed(0)
@@ -148,16 +154,18 @@ def test_the_size_of_the_blocks_changes_nothing(mean, monkeypatch):
     assert predictive.sample(5).shape == (5, 2, 2, 2)
 
 
-def test_at_training_inputs_and_at_repeated_inputs():
-    _, _, predictive = make(X_new=torch.cat([X, X, X_NEW]))
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_at_training_inputs_and_at_repeated_inputs(posterior):
+    _, _, predictive = make(posterior=posterior, X_new=torch.cat([X, X, X_NEW]))
     assert torch.isfinite(predictive.sample(10)).all()
     assert (predictive.variance(noise=False) >= 0).all()
     torch.testing.assert_close(predictive.mean()[:3], predictive.mean()[3:6])
 
 
-def test_gradients_flow_to_new_inputs():
+@pytest.mark.parametrize("posterior", ["full", "mean-field"])
+def test_gradients_flow_to_new_inputs(posterior):
     X_new = X_NEW.double().requires_grad_()
-    model, guide, _ = make()
+    model, guide, _ = make(posterior=posterior)
 
     def moments(inputs):
         predictive = posterior_predictive(model, guide, inputs)

@@ -15,13 +15,14 @@ from pyro_gprn import (
     CollapsedGuide,
     GPRNRegressor,
     KroneckerGuide,
+    MeanFieldGuide,
     fit_collapsed,
     posterior_predictive,
 )
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
-from pyro_gprn.factorised import fit_kronecker
+from pyro_gprn.factorised import fit_kronecker, fit_mean_field
 from pyro_gprn.factorised import prediction as factorised
-from pyro_gprn.factorised.training import KroneckerTrainee
+from pyro_gprn.factorised.training import KroneckerTrainee, MeanFieldTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
 
 X = torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
@@ -30,7 +31,9 @@ Y = torch.sin(5 * X + torch.tensor([0.0, 1.0]))
 Y_NEW = torch.sin(5 * X_NEW + torch.tensor([0.0, 1.0])) + 0.3
 CENTRE = -0.7
 N_DRAWS = 120
-MODELS = ["collapsed", "factorised"]
+MODELS = ["collapsed", "kronecker", "mean-field"]
+FITS = {"collapsed": fit_collapsed, "kronecker": fit_kronecker, "mean-field": fit_mean_field}
+TRAINEES = {"collapsed": CollapsedTrainee, "kronecker": KroneckerTrainee, "mean-field": MeanFieldTrainee}
 
 
 def make(name, lengthscale=1.0):
@@ -41,6 +44,10 @@ def make(name, lengthscale=1.0):
         model = CollapsedGPRN(X, 2, 1, **settings)
         return model, CollapsedGuide(model, init_scale=1e-9)
     model = GPRN(X, 2, 1, **settings)
+    if name == "mean-field":
+        guide = MeanFieldGuide(model, init_scale=0.3)
+        guide.update_weights(Y)
+        return model, guide
     guide = KroneckerGuide(model, init_scale=0.3)
     guide.update_mean(Y)
     return model, guide
@@ -169,8 +176,7 @@ def with_wide_start():
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bound_is_the_same_at_every_evaluation(name):
     model = (CollapsedGPRN if name == "collapsed" else GPRN)(X, 2, 1, kernel_w=with_wide_start())
-    trainee = CollapsedTrainee if name == "collapsed" else KroneckerTrainee
-    trainee = trainee(model, OutputStatistics.of(Y), 0.05, torch.Generator().manual_seed(0))
+    trainee = TRAINEES[name](model, OutputStatistics.of(Y), 0.05, torch.Generator().manual_seed(0))
     assert trainee.evaluate() == trainee.evaluate()
     trainee.step()
     assert trainee.evaluate() == trainee.evaluate()
@@ -182,13 +188,12 @@ def test_data_make_the_posterior_of_a_hyperparameter_narrower_than_its_prior(nam
     noise = torch.randn(12, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     outputs = torch.sin(5 * inputs + torch.linspace(0, 3, 20)) + 0.05 * noise
     model = (CollapsedGPRN if name == "collapsed" else GPRN)(inputs, 20, 1, kernel_w=with_wide_start())
-    fit = fit_collapsed if name == "collapsed" else fit_kronecker
-    fit(model, outputs, steps=120, seed=0, progress=False)
+    FITS[name](model, outputs, steps=120, seed=0, progress=False)
     assert model.kernel_w.lengthscale_scale < 0.8  # the prior's is 1
     assert -2.5 < model.kernel_w.lengthscale_loc < 0.5  # of the logarithm
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", MODELS)
 def test_the_estimator_takes_a_kernel_with_a_prior_and_predicts_the_same_again(inference, monkeypatch):
     monkeypatch.setattr(factorised, "N_HYPERPARAMETERS", 8)
     r = GPRNRegressor(

@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import GPRNRegressor
 from pyro_gprn.estimator import fitted as record
+from pyro_gprn.estimator.inference import INFERENCES
 
 X = np.random.default_rng(0).uniform(size=(30, 2))
 PLACES = np.linspace(0, 1, 40)
@@ -79,7 +80,7 @@ def test_same_seed_same_result_and_torch_is_left_alone():
     assert not np.array_equal(first.predict(X_NEW), other.predict(X_NEW))
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
 @pytest.mark.parametrize("holes", [False, True])
 def test_every_inference_predicts(inference, holes):
     outputs = Y[:, :6].copy()
@@ -140,7 +141,7 @@ def test_standardisation_is_undone(standardize):
         "same-inputs", "two-rows",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
 def test_degenerate_data_work(inputs, outputs, inference):
     r = make(n_latents=5, steps=20, inference=inference).fit(inputs, outputs)
     mean, std = r.predict(X_NEW, return_std=True)
@@ -167,7 +168,7 @@ BAD = [
     ({"n_latents": 1.5}, X, Y, "n_latents must be 'auto' or an integer of at least 1; got 1.5"),
     ({}, X, Y.astype(object), "dtype object"),
     ({}, np.full((30, 2), "word"), Y, "could not convert string to float"),
-    ({"inference": "exact"}, X, Y, "inference must be 'collapsed' or 'kronecker'; got 'exact'"),
+    ({"inference": "exact"}, X, Y, f"inference must be {' or '.join(map(repr, INFERENCES))}; got 'exact'"),
     ({"kernel_w": "rbg"}, X, Y, "kernel_w must be a Pyro kernel, or names out of rbf"),
     ({"kernel_f": "rbf +"}, X, Y, "kernel_f must be a Pyro kernel, or names out of rbf"),
     ({"kernel_w": "rbf[5]"}, X, Y, "columns must lie between 0 and 1"),
@@ -221,7 +222,7 @@ def test_ctrl_c_leaves_a_usable_estimator():
     assert r.score(X_NEW, field(X_NEW)) > 0.5
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
 def test_ctrl_c_before_the_first_step_leaves_independent_gps(inference, monkeypatch):
     def interrupt(*args, **settings):
         raise KeyboardInterrupt
@@ -244,7 +245,7 @@ def test_warm_start_goes_on():
         r.fit(X[:20], Y[:20])
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
 def test_a_copy_is_unfitted_and_has_the_same_settings(inference):
     r = make(inference=inference, kernel_w="matern52", steps=3).fit(X, Y)
     copy = clone(r)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import pyro
 import torch
-from pyro.nn import PyroModule, PyroParam
+from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn import Parameter
 
 from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
+from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.factorised.posterior import row_second_moment
 from pyro_gprn.factorised.projected import ProjectedTensorNormal
-from pyro_gprn.network.checks import check_outputs
-from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
 
 
-class KroneckerGuide(PyroModule):
+class KroneckerGuide(FactorisedGuide):
     """Kronecker-factored variational posterior of a :class:`~pyro_gprn.GPRN` (paper, equations 6 and 7)::
 
         q(F) = MatrixNormal(M, Σ, Ω)          q(W) = TensorNormal(𝒰, Γ_1, Γ_2, Γ_3, …, Γ_{M+2})
@@ -67,23 +65,12 @@ class KroneckerGuide(PyroModule):
         init_scale: float = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        if mean not in ("projected", "full"):
-            raise ValueError(f"mean must be 'projected' or 'full'; got {mean!r}")
+        super().__init__(model, mean)
         if output_factors not in ("full", "diagonal", "isotropic"):
             raise ValueError(f"output_factors must be 'full', 'diagonal' or 'isotropic'; got {output_factors!r}")
-        if mean == "projected" and model.noise_y.dim() > 0:
-            raise ValueError("mean='projected' needs one noise_y for all outputs; use mean='full' for one each")
-        self._model = (model,)  # a tuple, so that the model is not a submodule
-        self.mean = mean
         self.output_factors = output_factors
-        self._statistics = StatisticsMemory()
         self._set_up_functions(init_scale, generator)
         self._set_up_weights(init_scale)
-
-    @property
-    def model(self) -> GPRN:
-        return self._model[0]
 
     def _set_up_functions(self, scale: float, generator: torch.Generator | None) -> None:
         N, K = self.model.n_rows, self.model.n_latents
@@ -93,10 +80,7 @@ class KroneckerGuide(PyroModule):
 
     def _set_up_weights(self, scale: float) -> None:
         N, K = self.model.n_rows, self.model.n_latents
-        if self.mean == "projected":
-            self.w_projection = Parameter(self.model.X.new_zeros(K, N, N))
-        else:
-            self.w_loc = Parameter(self.model.X.new_zeros(N, K, *self.model.output_shape))
+        self._set_up_mean()
         self.w_scale_row = self._triangle(N, scale)
         self.w_scale_col = self._triangle(K, 1.0)
         for name, size in zip(self._output_factor_names(), self.model.output_shape, strict=False):
@@ -125,22 +109,6 @@ class KroneckerGuide(PyroModule):
     def _output_scales(self) -> list[Tensor | None]:
         named: list[Tensor | None] = [getattr(self, name) for name in self._output_factor_names()]
         return named or [None] * len(self.model.output_shape)
-
-    def statistics(self, Y: Any = None) -> OutputStatistics:
-        """The Gram matrices of the outputs.
-
-        :param Y: a tensor ``(N, d_1, …, d_M)``, a source, or statistics; None stands for the last outputs.
-        """
-        if isinstance(Y, Tensor):
-            Y, _ = check_outputs(Y, None, self.model.n_rows, self.model.output_shape)
-        return self._statistics.of(Y)
-
-    def forward(self, Y: Any = None, mask: Tensor | None = None) -> None:
-        if mask is not None and self.mean == "projected":
-            raise ValueError("mean='projected' needs complete outputs; use mean='full' with a mask")
-        q_f, q_w = self.posterior(Y)
-        pyro.sample("f", q_f)
-        pyro.sample("w", q_w)
 
     @torch.no_grad()
     def update_mean(self, Y: Any) -> None:

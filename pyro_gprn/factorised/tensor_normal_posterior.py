@@ -53,15 +53,23 @@ def _(q_w: TensorNormal, Y: Tensor, precision: Tensor) -> OutputMoments:
 
 @output_moments.register
 def _(q_w: ProjectedTensorNormal, Y: Tensor, precision: Tensor) -> OutputMoments:
-    # y_nᵀE[W_n] = (B_k G)_nn and (E[W_n]ᵀE[W_n])_kj = (B_k G B_jᵀ)_nn: the outputs enter by G = YYᵀ alone
+    return moments_of_projection(q_w.projection, q_w.gram, precision).add_to_ww(_summed_covariance(q_w, precision))
+
+
+def moments_of_projection(projection: Tensor, gram: Tensor, precision: Tensor) -> OutputMoments:
+    """The moments of weights that equal ``B Y``, ``E[w_kd] = B_k y_d``, for certain.
+
+    :param projection: ``B``, ``(K, N, N)``.
+    :param gram: ``G = YYᵀ`` over all outputs, ``(N, N)``.
+    :param precision: ``1/σ_y²``, one number for all outputs.
+    """
+    # y_nᵀE[W_n] = (B_k G)_nn and (E[W_n]ᵀE[W_n])_kj = (B_k G B_jᵀ)_nn: the outputs enter by G alone
     if precision.dim() > 0:
         raise ValueError("a projected mean needs complete outputs and one noise for all of them")
-    B, G = q_w.projection, q_w.gram
-    BG = B @ G
+    BG = projection @ gram
     yw = BG.diagonal(dim1=-2, dim2=-1).mT
-    ww = torch.einsum("knp,jnp->nkj", BG, B)
-    of_mean = OutputMoments(precision * G.trace(), precision * yw, precision * ww)
-    return of_mean.add_to_ww(_summed_covariance(q_w, precision))
+    ww = torch.einsum("knp,jnp->nkj", BG, projection)
+    return OutputMoments(precision * gram.trace(), precision * yw, precision * ww)
 
 
 def moments_of_mean(mean: Tensor, Y: Tensor, precision: Tensor) -> OutputMoments:

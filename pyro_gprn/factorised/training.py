@@ -1,21 +1,25 @@
-"""Training of the paper's posterior by its closed-form bound."""
+"""Training of posteriors q(F) q(W) by their closed-form bound."""
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import torch
 from pyro.contrib.gp.kernels import Constant
 from torch import Tensor
 from torch.distributions import kl_divergence
+from torch.nn import Parameter
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.factorised.elbo import expected_log_likelihood
+from pyro_gprn.factorised.guide import FactorisedGuide, has_one_noise
 from pyro_gprn.factorised.kronecker import KroneckerGuide
+from pyro_gprn.factorised.mean_field import MeanFieldGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator, new_seed
@@ -45,8 +49,8 @@ def fit_kronecker(
 
     Training starts from independent GPs with one shared kernel. It maximises the closed-form bound by Adam, and every
     so often sets the mean of q(W) to its exact optimum. The parameters are those of :func:`~pyro_gprn.fit_collapsed`.
-    For complete outputs the mean is projected, and a step costs the same for any number of outputs; with holes the mean
-    is held in full, N·K·D numbers.
+    For complete outputs with one noise the mean is projected, and a step costs the same for any number of outputs;
+    otherwise the mean is held in full, N·K·D numbers.
 
     >>> X = torch.linspace(0, 1, 12)[:, None]
     >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
@@ -54,12 +58,46 @@ def fit_kronecker(
     >>> fit.bound >= fit.start
     True
     """
+    return _fit(KroneckerTrainee, model, Y, guide, TrainingSettings(steps, learning_rate, **settings))
+
+
+def fit_mean_field(
+    model: GPRN,
+    Y: Any,
+    *,
+    guide: MeanFieldGuide | None = None,
+    steps: int = 300,
+    learning_rate: float = 0.05,
+    **settings: Any,
+) -> Fit:
+    """Trains a network with the mean-field posterior: hyperparameters and :class:`~pyro_gprn.MeanFieldGuide`.
+
+    Training starts from independent GPs with one shared kernel. Each step is a sweep, which sets every factor of the
+    posterior in turn to its exact optimum, and one step of Adam on the hyperparameters. The parameters are those of
+    :func:`~pyro_gprn.fit_collapsed`. For complete outputs with one noise the mean of the weights is projected, and a
+    step costs the same for any number of outputs. Otherwise it is held in full, N·K·D numbers, and a sweep takes K
+    factorisations of an N×N matrix for each pattern of holes, or for each output that has a noise of its own.
+
+    >>> X = torch.linspace(0, 1, 12)[:, None]
+    >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
+    >>> fit = fit_mean_field(GPRN(X, output_shape=200, n_latents=2), Y, steps=20, seed=0, progress=False)
+    >>> fit.bound >= fit.start
+    True
+    """
+    return _fit(MeanFieldTrainee, model, Y, guide, TrainingSettings(steps, learning_rate, **settings))
+
+
+def _fit(
+    trainee: type[FactorisedTrainee], model: GPRN, Y: Any, guide: FactorisedGuide | None, how: TrainingSettings
+) -> Fit:
     if not model.is_gaussian:
         raise ValueError(
-            f"fit_kronecker trains by the closed-form bound, but {type(model).__name__} has a likelihood of its own:"
-            " train it by pyro.infer.SVI with TraceMeanField_ELBO"
+            f"{trainee.function} trains by the closed-form bound, but {type(model).__name__} has a likelihood of its"
+            " own: train it by pyro.infer.SVI with TraceMeanField_ELBO"
         )
-    how = TrainingSettings(steps, learning_rate, **settings)
+    if guide is not None and not isinstance(guide, trainee.guide_class):
+        expected = trainee.guide_class.__name__
+        raise ValueError(f"{trainee.function} goes on from a {expected}; got a {type(guide).__name__}")
     known = Y if isinstance(Y, OutputStatistics) else OutputStatistics.of(Y)
 
     def prepare() -> dict[str, Any]:
@@ -67,8 +105,8 @@ def fit_kronecker(
             _start_from_independent(model, known)
         return {}
 
-    def make(generator: torch.Generator) -> KroneckerTrainee:
-        return KroneckerTrainee(model, known, learning_rate, generator, guide)
+    def make(generator: torch.Generator) -> FactorisedTrainee:
+        return trainee(model, known, how.learning_rate, generator, guide)
 
     fit, _ = train(model, known, how, prepare=prepare, make=make, guide=guide)
     return fit
@@ -84,8 +122,8 @@ def _start_from_independent(model: GPRN, known: OutputStatistics) -> None:
     model.noise_y = independent.noise_y.detach().expand(model.noise_y.shape).clamp(min=START_NOISE)
 
 
-class KroneckerTrainee(Trainee):
-    """The paper's model and posterior in training.
+class FactorisedTrainee(Trainee):
+    """A network and its posterior q(F) q(W) in training by Adam on the closed-form bound.
 
     :param model: the model.
     :param known: statistics of the outputs.
@@ -95,7 +133,9 @@ class KroneckerTrainee(Trainee):
     """
 
     model: GPRN
-    guide: KroneckerGuide
+    guide: Any
+    guide_class: ClassVar[Any]  #: the class of the posterior
+    function: ClassVar[str]  #: the name of the function that trains it
 
     def __init__(
         self,
@@ -103,18 +143,28 @@ class KroneckerTrainee(Trainee):
         known: OutputStatistics,
         learning_rate: float,
         generator: torch.Generator,
-        guide: KroneckerGuide | None = None,
+        guide: FactorisedGuide | None = None,
     ) -> None:
         self.model, self._known, self._generator = model, known, generator
+        self._is_alike = known.is_complete and has_one_noise(model)  # all outputs have the same covariance
         if guide is None:
-            guide = KroneckerGuide(model, mean="projected" if known.is_complete else "full", generator=generator)
+            mean = "projected" if self._is_alike else "full"
+            guide = self.guide_class(model, mean=mean, generator=generator)
         self.guide = guide
-        self._Y, self._mask = _values(known, is_projected=guide.mean == "projected")
+        self._Y, self._mask = self.guide.observed(known)
         self.ranges = Ranges(model, known)
         self._evaluation_seed = new_seed(generator) if model.has_spread else 0  # of hyperparameters
-        self._update_mean()
-        parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
+        self.update()
+        parameters = [p for p in self.free_parameters() if p.requires_grad]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+
+    def free_parameters(self) -> list[Parameter]:
+        """The parameters that Adam changes."""
+        return [*self.model.parameters(), *self.guide.parameters()]
+
+    @abstractmethod
+    def update(self) -> None:
+        """Sets what has an exact optimum to it."""
 
     def step(self) -> float:
         self.optimiser.zero_grad()
@@ -135,29 +185,41 @@ class KroneckerTrainee(Trainee):
 
     def _bound(self, generator: torch.Generator) -> Tensor:
         """The bound of :class:`~pyro_gprn.ClosedFormELBO`, without the cost of tracing model and guide."""
-        (posteriors, priors, noise), log_prior = self.model.with_log_prior(
+        ((q_f, q_w), (prior_f, prior_w), noise), log_prior = self.model.with_log_prior(
             lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), generator
         )
-        bound = expected_log_likelihood(*posteriors, self._Y, noise, self._mask)
-        for q, prior in zip(posteriors, priors, strict=True):
-            bound = bound - kl_divergence(q, prior)
-        return bound + log_prior
+        bound = expected_log_likelihood(q_f, q_w, self._Y, noise, self._mask)
+        return bound - kl_divergence(q_f, prior_f) - kl_divergence(q_w, prior_w) + log_prior
+
+    def finish(self) -> None:
+        self.update()
+
+
+class KroneckerTrainee(FactorisedTrainee):
+    """The paper's model and posterior in training: every so often the mean of q(W) is set to its exact optimum."""
+
+    guide_class, function = KroneckerGuide, "fit_kronecker"
 
     def between_steps(self, taken: int, settling: bool) -> None:
         if taken % MEAN_EVERY == 0 and not settling:
-            self._update_mean()
+            self.update()
 
-    def finish(self) -> None:
-        self._update_mean()
-
-    def _update_mean(self) -> None:
-        if self._known.is_complete and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
+    def update(self) -> None:
+        if self._is_alike and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
             self.guide.update_mean(self._known)
 
 
-def _values(known: OutputStatistics, is_projected: bool) -> tuple[Tensor, Tensor | None]:
-    """The outputs ``(N, d_1, …, d_M)``, and a mask if some are missing. A projected mean needs no value of Y."""
-    if is_projected:
-        return torch.tensor(math.nan, dtype=torch.float64, device=known.source.device).expand(known.source.shape), None
-    Y = known.source.read(slice(None)).to(torch.float64).reshape(known.source.shape)
-    return (Y, None) if known.is_complete else (torch.where(Y.isnan(), 0.0, Y), ~Y.isnan())
+class MeanFieldTrainee(FactorisedTrainee):
+    """The mean-field posterior in training: before each step of Adam on the hyperparameters there is a sweep."""
+
+    guide_class, function = MeanFieldGuide, "fit_mean_field"
+
+    def free_parameters(self) -> list[Parameter]:
+        return list(self.model.parameters())
+
+    def update(self) -> None:
+        self.guide.sweep(self._known)
+
+    def step(self) -> float:
+        self.update()
+        return super().step()
