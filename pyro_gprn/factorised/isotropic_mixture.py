@@ -67,10 +67,12 @@ class IsotropicMixture(TorchDistribution):
         return IsotropicMixture(self.components, self.scales, choice, given)
 
     def expand(self, batch_shape: Sequence[int], _instance: TorchDistribution | None = None) -> IsotropicMixture:
-        if Size(batch_shape) == self.batch_shape:
-            return self
-        choice = self._choose(Size()) if self._choice is None else self._choice
-        return self.at(choice.expand(Size(batch_shape)), self.given)
+        new = self._get_checked_instance(IsotropicMixture, _instance)
+        new.components, new.scales, new.given = self.components, self.scales, self.given
+        new._choice = None if self._choice is None else self._choice.expand(Size(batch_shape))
+        super(IsotropicMixture, new).__init__(Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @property
     def mean(self) -> Tensor:

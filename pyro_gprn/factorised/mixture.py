@@ -113,9 +113,10 @@ class MixtureGuide(FactorisedGuide):
 
     def draw(self, q_f: IsotropicMixture, q_w: IsotropicMixture) -> None:
         """Draws "component", and "f" and "w" from this component."""
-        # Masked, since the densities of "f" and "w" are those of the mixture, whichever component they come from.
-        shares = dist.Categorical(torch.ones_like(q_f.scales)).mask(False)
-        component = pyro.sample("component", shares, infer={"is_auxiliary": True})
+        # A number of which the whole part counts: unlike an integer it is reparametrised, as some ELBOs demand. Masked,
+        # since the densities of "f" and "w" are those of the mixture, whichever component they come from.
+        number = dist.Uniform(torch.zeros_like(q_f.scales[0]), float(len(q_f.components))).mask(False)
+        component = pyro.sample("component", number, infer={"is_auxiliary": True}).long()
         f = pyro.sample("f", q_f.at(component))
         pyro.sample("w", q_w.at(component, given=(q_f, f)))
 
