@@ -365,7 +365,7 @@ def test_what_it_cannot_do_it_says(tmp_path):
         MixtureGuide(model)(Y, MASK)
     with pytest.raises(ValueError, match="update_mean needs complete outputs"):
         MixtureGuide(model, mean="full").update_mean(torch.where(MASK, Y, torch.nan))
-    with pytest.raises(ValueError, match="fit_mixture goes on from a MixtureGuide; got KroneckerGuide"):
+    with pytest.raises(ValueError, match="fit_mixture goes on from a MixtureGuide; got a KroneckerGuide"):
         fit_mixture(model, Y, guide=KroneckerGuide(model), progress=False)
     settings = {"steps": 3, "seed": 0, "progress": False, "checkpoint": tmp_path / "fit"}
     fit_mixture(GPRN(X, (2, 3), 2), Y, **settings)
