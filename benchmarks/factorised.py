@@ -1,4 +1,4 @@
-"""What a training step of each posterior q(F) q(W) costs as the number of outputs D grows.
+"""What a training step of each posterior of F and W costs as the number of outputs D grows.
 
     python benchmarks/factorised.py
 
@@ -14,12 +14,12 @@ import time
 import torch
 
 from pyro_gprn import GPRN
-from pyro_gprn.factorised.training import FactorisedTrainee, KroneckerTrainee, MeanFieldTrainee
+from pyro_gprn.factorised.training import FactorisedTrainee, KroneckerTrainee, MeanFieldTrainee, MixtureTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
 
 N, K, P = 64, 10, 5
 FEW, MANY = 10**3, 10**6
-TRAINEES = {"kronecker": KroneckerTrainee, "mean-field": MeanFieldTrainee}
+TRAINEES = {"kronecker": KroneckerTrainee, "mean-field": MeanFieldTrainee, "mixture": MixtureTrainee}
 
 
 def make(kind: type[FactorisedTrainee], n_outputs: int) -> FactorisedTrainee:

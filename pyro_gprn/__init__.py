@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
         ClosedFormELBO as ClosedFormELBO,
         KroneckerGuide as KroneckerGuide,
         MeanFieldGuide as MeanFieldGuide,
+        MixtureGuide as MixtureGuide,
     )
     from pyro_gprn.plots import plot_correlation as plot_correlation, plot_field as plot_field, plot_fit as plot_fit
     from pyro_gprn.prediction import (
@@ -50,7 +51,7 @@ _HOMES = {
     ),
     "diagnostics": ("diagnose", "to_arviz"),
     "estimator": ("GPRNRegressor",),
-    "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide", "MeanFieldGuide"),
+    "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide", "MeanFieldGuide", "MixtureGuide"),
     "plots": ("plot_correlation", "plot_field", "plot_fit"),
     "prediction": ("PosteriorPredictive", "posterior_predictive"),
 }

@@ -14,7 +14,7 @@ from pyro_gprn.training.checkpoint import Checkpoint
 
 X = np.linspace(0, 1, 10)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
-INFERENCES = ["collapsed", "kronecker", "mean-field"]
+INFERENCES = ["collapsed", "kronecker", "mean-field", "mixture"]
 
 
 def fit(inference, path, callback=None):

@@ -17,7 +17,7 @@ from pyro_gprn import (
     sample_weights,
 )
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
-from pyro_gprn.factorised import fit_kronecker, fit_mean_field
+from pyro_gprn.factorised import fit_kronecker, fit_mean_field, fit_mixture
 from pyro_gprn.outputs.source import ArrayOutputs
 from pyro_gprn.outputs.standardize import standardize
 
@@ -76,7 +76,7 @@ def test_a_collapsed_fit_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("outputs", [Y, HOLES], ids=["complete", "holes"])
-@pytest.mark.parametrize("fit_factorised", [fit_kronecker, fit_mean_field])
+@pytest.mark.parametrize("fit_factorised", [fit_kronecker, fit_mean_field, fit_mixture])
 def test_a_factorised_fit_and_its_predictions(fit_factorised, outputs):
     model = GPRN(X, (3, 4), 2)
     with torch.device("meta"):

@@ -217,7 +217,9 @@ def ocean(n_sea):
 
 
 @pytest.fixture(
-    scope="module", params=[(4, "collapsed"), (1, "collapsed"), (4, "kronecker"), (4, "mean-field")], ids=str
+    scope="module",
+    params=[(4, "collapsed"), (1, "collapsed"), (4, "kronecker"), (4, "mean-field"), (4, "mixture")],
+    ids=str,
 )
 def sea(request):
     n_sea, inference = request.param

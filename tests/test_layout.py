@@ -167,6 +167,7 @@ PUBLIC = [
     "KroneckerGuide",
     "MatrixNormal",
     "MeanFieldGuide",
+    "MixtureGuide",
     "PosteriorPredictive",
     "TensorNormal",
     "diagnose",

@@ -17,7 +17,7 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student_t
 
 from pyro_gprn import GPRN, KroneckerGuide, posterior_predictive
-from pyro_gprn.factorised import fit_kronecker, fit_mean_field
+from pyro_gprn.factorised import fit_kronecker, fit_mean_field, fit_mixture
 
 X = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
 X_NEW = torch.tensor([[0.1], [0.7]], dtype=torch.float64)
@@ -153,7 +153,7 @@ def test_another_likelihood_trains_by_pyros_bound():
     assert math.isfinite(SVI(model, guide, Adam({"lr": 0.01}), TraceMeanField_ELBO()).step(Y))
 
 
-@pytest.mark.parametrize("fit", [fit_kronecker, fit_mean_field])
+@pytest.mark.parametrize("fit", [fit_kronecker, fit_mean_field, fit_mixture])
 def test_another_likelihood_is_refused_by_the_closed_form_training(fit):
     with pytest.raises(ValueError, match=f"{fit.__name__} trains by the closed-form bound.*likelihood"):
         fit(HeavyTailed(X, (2, 2), 1), Y, steps=1, progress=False)

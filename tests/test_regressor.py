@@ -80,7 +80,7 @@ def test_same_seed_same_result_and_torch_is_left_alone():
     assert not np.array_equal(first.predict(X_NEW), other.predict(X_NEW))
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 @pytest.mark.parametrize("holes", [False, True])
 def test_every_inference_predicts(inference, holes):
     outputs = Y[:, :6].copy()
@@ -141,7 +141,7 @@ def test_standardisation_is_undone(standardize):
         "same-inputs", "two-rows",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_degenerate_data_work(inputs, outputs, inference):
     r = make(n_latents=5, steps=20, inference=inference).fit(inputs, outputs)
     mean, std = r.predict(X_NEW, return_std=True)
@@ -222,7 +222,7 @@ def test_ctrl_c_leaves_a_usable_estimator():
     assert r.score(X_NEW, field(X_NEW)) > 0.5
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_ctrl_c_before_the_first_step_leaves_independent_gps(inference, monkeypatch):
     def interrupt(*args, **settings):
         raise KeyboardInterrupt
@@ -245,7 +245,7 @@ def test_warm_start_goes_on():
         r.fit(X[:20], Y[:20])
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_a_copy_is_unfitted_and_has_the_same_settings(inference):
     r = make(inference=inference, kernel_w="matern52", steps=3).fit(X, Y)
     copy = clone(r)

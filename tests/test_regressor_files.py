@@ -49,6 +49,8 @@ CASES = {
     "kronecker-holes": {"inference": "kronecker", "outputs": holes()},
     "mean-field": {"inference": "mean-field"},
     "mean-field-holes": {"inference": "mean-field", "outputs": holes()},
+    "mixture": {"inference": "mixture"},
+    "mixture-holes": {"inference": "mixture", "outputs": holes()},
     "words": {"kernel_w": "rbf[0] * periodic[1] + linear", "kernel_f": "matern52"},
     "pyro-kernels": {"kernel_w": kernels.Sum(kernels.Matern32(2), kernels.RBF(1, active_dims=[1]))},
     "settings": {"standardize": "outputs", "effective_outputs": 3, "output_shape": (2, 3), "restarts": 2},
@@ -150,7 +152,7 @@ KILLED = """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kill -9 is of POSIX")
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     path = tmp_path / "fit.checkpoint"
     program = textwrap.dedent(KILLED).format(path=str(path), inference=inference, step=50)

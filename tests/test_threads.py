@@ -43,6 +43,7 @@ SETTINGS = [
     {"seed": 1, "restarts": 2, "steps": 6},
     {"inference": "kronecker"},
     {"inference": "mean-field", "steps": 6},
+    {"inference": "mixture", "steps": 6},
     {"kernel_w": kernel_with_prior(), "steps": 6},
 ]
 

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, CollapsedGuide, fit_collapsed
 from pyro_gprn.collapsed.training import STEPS
-from pyro_gprn.factorised import GPRN, KroneckerGuide, MeanFieldGuide, fit_kronecker, fit_mean_field
+from pyro_gprn.factorised import (
+    GPRN,
+    KroneckerGuide,
+    MeanFieldGuide,
+    MixtureGuide,
+    fit_kronecker,
+    fit_mean_field,
+    fit_mixture,
+)
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.fit import Fit
@@ -59,6 +67,7 @@ INFERENCES = {
     "collapsed": Inference(CollapsedGPRN, CollapsedGuide, fit_collapsed, STEPS, 0.08, True),
     "kronecker": Inference(GPRN, KroneckerGuide, fit_kronecker, 1000, 0.03, False),
     "mean-field": Inference(GPRN, MeanFieldGuide, fit_mean_field, 300, 0.05, False),
+    "mixture": Inference(GPRN, MixtureGuide, fit_mixture, 1000, 0.03, False),
 }
 
 

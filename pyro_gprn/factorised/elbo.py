@@ -1,12 +1,14 @@
 """The paper's evidence lower bound in closed form, as a Pyro ELBO.
 
 L = E_q[log p(Y|W,F)] − KL(q(F)‖p(F)) − KL(q(W)‖p(W))                                  (paper, equation 8)
+
+or, where q is a mixture, a bound of this kind: see :func:`closed_form_bound`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from pyro_gprn.factorised.likelihood import NetworkNormal
-from pyro_gprn.factorised.posterior import Undrawn, output_moments, row_second_moment
+from pyro_gprn.factorised.posterior import Undrawn, as_mixture, output_moments, row_second_moment
 
 #: Sites whose terms are in closed form, and which are therefore never drawn.
 CLOSED_FORM_SITES = ("f", "w", "y")
@@ -89,10 +91,8 @@ def _bound(model_trace: Trace, guide_trace: Trace) -> Tensor:
                 f" {name!r} is missing"
             )
     likelihood, Y, mask = _observed(model_trace.nodes["y"])
-    q_f, q_w = (guide_trace.nodes[name]["fn"] for name in ("f", "w"))
-    bound = expected_log_likelihood(q_f, q_w, Y, likelihood.scale, mask)
-    for name in ("f", "w"):
-        bound = bound - kl_divergence(guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])
+    posterior, prior = ([trace.nodes[name]["fn"] for name in ("f", "w")] for trace in (guide_trace, model_trace))
+    bound = closed_form_bound(posterior, prior, Y, likelihood.scale, mask)
     return bound + _log_prob_of_others(model_trace) - _log_prob_of_others(guide_trace)
 
 
@@ -112,6 +112,39 @@ def _log_prob_of_others(trace: Trace) -> Tensor | float:
     """Σ log p over the sites that were drawn: hyperparameters with priors."""
     others = [site for name, site in trace.nodes.items() if site["type"] == "sample" and name not in CLOSED_FORM_SITES]
     return sum(site["fn"].log_prob(site["value"]).sum() for site in others)
+
+
+def closed_form_bound(
+    posterior: Sequence[Distribution],
+    prior: Sequence[Distribution],
+    Y: Tensor,
+    scale: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The bound without the terms of hyperparameters, a scalar.
+
+    Where the posterior is a mixture, the expected log joint is the mean of its components', and the entropy is replaced
+    by a lower bound.
+
+    :param posterior: what "f" and "w" are drawn from, as :func:`~pyro_gprn.factorised.posterior.as_mixture` takes it.
+    :param prior: of F and of W.
+    :param Y: outputs; with ``scale`` and ``mask``, as for :func:`expected_log_likelihood`.
+
+    >>> from pyro_gprn import GPRN, KroneckerGuide
+    >>> model, Y = GPRN(torch.linspace(0, 1, 8)[:, None], output_shape=5, n_latents=2), torch.ones(8, 5)
+    >>> guide = KroneckerGuide(model)
+    >>> bound = closed_form_bound(guide.posterior(Y), model.prior(), Y, model.noise_y)
+    >>> torch.allclose(-bound, ClosedFormELBO()(model, guide)(Y))
+    True
+    """
+    mixture = as_mixture(*posterior)
+    bounds = []
+    for component in mixture.components:
+        bound = expected_log_likelihood(*component, Y, scale, mask)
+        for q, p in zip(component, prior, strict=True):
+            bound = bound - kl_divergence(q, p)
+        bounds.append(bound)
+    return torch.stack(bounds).mean() + mixture.entropy
 
 
 def expected_log_likelihood(

@@ -80,7 +80,10 @@ class FactorisedGuide(PyroModule):
     def forward(self, Y: Any = None, mask: Tensor | None = None) -> None:
         if mask is not None and self.mean == "projected":
             raise ValueError("mean='projected' needs complete outputs; use mean='full' with a mask")
-        q_f, q_w = self.posterior(Y)
+        self.draw(*self.posterior(Y))
+
+    def draw(self, q_f: Any, q_w: Any) -> None:
+        """Draws the sites "f" and "w" from the two parts of the posterior."""
         pyro.sample("f", q_f)
         pyro.sample("w", q_w)
 

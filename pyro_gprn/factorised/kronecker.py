@@ -14,8 +14,7 @@ from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.factorised.model import GPRN
-from pyro_gprn.factorised.posterior import row_second_moment
-from pyro_gprn.factorised.projected import ProjectedTensorNormal
+from pyro_gprn.factorised.projected import ProjectedTensorNormal, best_projection, project
 
 
 class KroneckerGuide(FactorisedGuide):
@@ -119,25 +118,14 @@ class KroneckerGuide(FactorisedGuide):
 
         :param Y: as for :meth:`statistics`.
         """
-        # Whitened, 𝒰_kd = L_w x_kd. The bound in x_d is −½ x_dᵀA x_d / σ_y² + x_dᵀR y_d / σ_y² with
-        #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk
-        # the same for every output, so that x_d = B̃ y_d with B̃ = A⁻¹R.
-        N, K = self.model.n_rows, self.model.n_latents
         known = self.statistics(Y)
         if not known.is_complete:
             raise ValueError("update_mean needs complete outputs")
         (q_f, _), (_, prior_w), noise = self.model.at_centre(
             lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
         )
-        if noise.dim() > 0:
-            raise ValueError("update_mean needs one noise_y for all outputs")
-        Lw = prior_w.factors[0].dense()
-        A = torch.einsum("np,nkj,nq->kpjq", Lw, row_second_moment(q_f), Lw).reshape(K * N, K * N)
-        A.diagonal().add_(noise.square())
-        R = torch.einsum("np,nk->kpn", Lw, q_f.loc).reshape(K * N, N)
-        projection = torch.linalg.solve(A, R).reshape(K, N, N)
+        projection = best_projection(q_f, prior_w, noise)
         if self.mean == "projected":
             self.w_projection.copy_(projection)
         else:
-            mean = torch.tensordot(projection, known.source.read(slice(None)).to(projection.dtype), dims=1)
-            self.w_loc.copy_(mean.transpose(0, 1).reshape(self.w_loc.shape))
+            self.w_loc.copy_(project(projection, known.source).reshape(self.w_loc.shape))

@@ -6,6 +6,9 @@ A guide draws "f" and "w" from two distributions. For each class of these distri
 - their moments, :func:`row_second_moment` and :func:`output_moments`, for the bound;
 - themselves at new rows, :func:`functions_at_new_rows` and :func:`weights_at_new_rows`, for predictions.
 
+A posterior in which F and W are not independent may be a mixture of such pairs: it registers :func:`as_mixture`, and
+nothing else.
+
 A new kind registers a function for each. Hyperparameters with priors are no concern of theirs: see
 :class:`~pyro_gprn.network.hyperparameters.Hyperparameters`.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -70,6 +73,23 @@ class WeightsAtNewRows(ABC):
     @abstractmethod
     def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:
         """Draws of ``Σ_k f_k (W* − E[W*])_k``, ``(s, N*, size)``, given draws ``f``, ``(s, N*, K)``."""
+
+
+class Mixture(NamedTuple):
+    """A posterior as a mixture, in equal shares, of components in which F and W are independent."""
+
+    components: Sequence[tuple[Distribution, Distribution]]  #: q_j(F) and q_j(W) of each component j
+    entropy: Tensor | float = 0.0  #: a lower bound of the mixture's entropy, less the mean entropy of its components
+
+
+@singledispatch
+def as_mixture(q_f: Distribution, q_w: Distribution) -> Mixture:
+    """The posterior that a guide draws from, as a mixture; by default it is one component, ``q(F) q(W)``.
+
+    :param q_f: what "f" is drawn from.
+    :param q_w: what "w" is drawn from.
+    """
+    return Mixture([(q_f, q_w)])
 
 
 @singledispatch

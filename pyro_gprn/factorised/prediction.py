@@ -1,7 +1,8 @@
 """Predictions from a posterior q(F) q(W).
 
 Weights and functions are independent of each other, so mean and variance are exact; given f* the signal is Gaussian,
-since the weights are. How each kind of posterior is carried over to new inputs is said in posterior.py.
+since the weights are. Predictions from a mixture of such posteriors are the mixture of its components'. How each kind
+of posterior is carried over to new inputs is said in posterior.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import Tensor
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
+    Mixture,
     WeightsAtNewRows,
+    as_mixture,
     functions_at_new_rows,
     posteriors_of,
     weights_at_new_rows,
@@ -45,6 +48,7 @@ class FactorisedPredictive(PosteriorPredictive):
     :param guide: its trained guide.
     :param X_new: new inputs, ``(N*, P)``.
     :param Y: the training outputs, which a guide with ``mean="projected"`` needs if it has not seen them.
+    :param component: the number of the component that predicts, if the guide's posterior is a mixture.
     :param hyperparameters: values of those that have priors; by default the centre of their posteriors.
     :param generator: source of random numbers; None uses torch's global state.
 
@@ -61,6 +65,7 @@ class FactorisedPredictive(PosteriorPredictive):
         X_new: Tensor,
         Y: Any = None,
         *,
+        component: int = 0,
         hyperparameters: Mapping[str, Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -68,12 +73,12 @@ class FactorisedPredictive(PosteriorPredictive):
         self._observe = model.observation()
         with torch.set_grad_enabled(self.X_new.requires_grad):
             if hyperparameters is None:
-                model.at_centre(lambda: self._condition(model, guide, Y))
+                model.at_centre(lambda: self._condition(model, guide, Y, component))
             else:
-                model.at_values(hyperparameters, lambda: self._condition(model, guide, Y))
+                model.at_values(hyperparameters, lambda: self._condition(model, guide, Y, component))
 
-    def _condition(self, model: GPRN, guide: Callable, Y: Any) -> None:
-        q_f, q_w = posteriors_of(guide, *([] if Y is None else [Y]))
+    def _condition(self, model: GPRN, guide: Callable, Y: Any, component: int) -> None:
+        q_f, q_w = mixture_of(guide, Y).components[component]
         prior_f, prior_w = model.prior()
         Lf, Lw = prior_f.factors[0].dense(), prior_w.factors[0].dense()
         self._f: FunctionsAtNewRows = functions_at_new_rows(
@@ -148,9 +153,17 @@ class _GivenFunctions(Components):
 
 @posterior_predictive.register
 def _(model: GPRN, posterior: Callable, X_new: Tensor, Y: Any = None, **settings: Any) -> PosteriorPredictive:
-    if not model.has_spread:
-        return FactorisedPredictive(model, posterior, X_new, Y, **settings)
     generator = settings.get("generator")
-    draws = [model.draw_hyperparameters(generator) for _ in range(N_HYPERPARAMETERS)]
-    parts = [FactorisedPredictive(model, posterior, X_new, Y, hyperparameters=each, **settings) for each in draws]
-    return MixturePredictive(model, parts, generator)
+    values = [model.draw_hyperparameters(generator) for _ in range(N_HYPERPARAMETERS)] if model.has_spread else [None]
+    numbers = range(len(model.at_centre(lambda: mixture_of(posterior, Y)).components))
+    parts = [
+        FactorisedPredictive(model, posterior, X_new, Y, component=number, hyperparameters=each, **settings)
+        for each in values
+        for number in numbers
+    ]
+    return parts[0] if len(parts) == 1 else MixturePredictive(model, parts, generator)
+
+
+def mixture_of(guide: Callable, Y: Any) -> Mixture:
+    """The posterior of a guide as a mixture; ``Y`` are the training outputs, or None if the guide knows them."""
+    return as_mixture(*posteriors_of(guide, *([] if Y is None else [Y])))

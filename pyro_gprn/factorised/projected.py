@@ -1,4 +1,4 @@
-"""A tensor-normal whose mean is a projection of the data."""
+"""A tensor-normal whose mean is a projection of the data, and the best projection."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Size, Tensor
+from torch.distributions import Distribution
 
 from pyro_gprn.algebra.factors import Factor, Identity, as_factor
 from pyro_gprn.algebra.tensor_normal import TensorNormal
+from pyro_gprn.factorised.posterior import row_second_moment
 from pyro_gprn.outputs.source import OutputSource, as_source
 
 
@@ -51,14 +53,58 @@ class ProjectedTensorNormal(TensorNormal):
 
     @property
     def loc(self) -> Tensor:
-        outputs = self.outputs.read(slice(None)).to(self._like.dtype)
-        return torch.tensordot(self.projection, outputs, dims=1).transpose(0, 1).reshape(self.event_shape)
+        return project(self.projection, self.outputs).reshape(self.event_shape)
 
     def squared_distance_to(self, other: TensorNormal) -> Tensor:
-        """As in the base class, but from the Gram matrix if ``other`` is a GPRN's prior of the weights."""
+        """As in the base class, but from the Gram matrix if ``other`` is the weights' prior, or projects the same Y."""
         # ‖L_w⁻¹ B_k Y‖² = tr(L_w⁻¹ B_k G B_kᵀ L_w⁻ᵀ), summed over the latents k
         rows, *rest = other.factors
-        if not (other.is_centred and all(isinstance(factor, Identity) for factor in rest)):
+        difference = self._projection_less(other)
+        if difference is None or not all(isinstance(factor, Identity) for factor in rest):
             return super().squared_distance_to(other)
-        whitened = rows.solve(self.projection)
+        whitened = rows.solve(difference)
         return ((whitened @ self.gram) * whitened).sum()
+
+    def _projection_less(self, other: TensorNormal) -> Tensor | None:
+        """The projection of the same outputs that is the difference of the means, if there is one."""
+        if other.is_centred:
+            return self.projection
+        if isinstance(other, ProjectedTensorNormal) and other.outputs is self.outputs:
+            return self.projection - other.projection
+        return None
+
+
+def project(projection: Tensor, outputs: OutputSource) -> Tensor:
+    """``B Y`` with its output dimension, ``(N, K, D)``, for ``B`` of shape ``(K, N, N)``.
+
+    >>> project(2 * torch.eye(5).expand(3, 5, 5), as_source(torch.ones(5, 7))).shape
+    torch.Size([5, 3, 7])
+    """
+    values = outputs.read(slice(None)).to(projection.dtype)
+    return torch.tensordot(projection, values, dims=1).transpose(0, 1)
+
+
+def best_projection(q_f: Distribution, prior_w: TensorNormal, noise: Tensor) -> Tensor:
+    """The best mean of the weights given all else, for complete outputs, as a projection of Y.
+
+    :param q_f: posterior of the functions, over ``(N, K)``.
+    :param prior_w: prior of the weights, over ``(N, K, d_1, …, d_M)``.
+    :param noise: ``σ_y``, one number.
+    :returns: ``L_w⁻¹B``, the whitened projection, ``(K, N, N)``.
+
+    >>> from pyro_gprn import MatrixNormal
+    >>> q_f = MatrixNormal(torch.ones(5, 2), 1e-6 * torch.ones(5), None)
+    >>> best_projection(q_f, TensorNormal(torch.zeros(5, 2, 3), [None] * 3), torch.tensor(1.0))[0, 0, 0]
+    tensor(0.3333)
+    """
+    # Whitened, 𝒰_kd = L_w x_kd. The bound in x_d is −½ x_dᵀA x_d / σ_y² + x_dᵀR y_d / σ_y² with
+    #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk
+    # the same for every output, so that x_d = B̃ y_d with B̃ = A⁻¹R.
+    if noise.dim() > 0:
+        raise ValueError("the best mean of the weights is a projection of Y only with one noise_y for all outputs")
+    N, K = q_f.event_shape
+    Lw = prior_w.factors[0].dense()
+    A = torch.einsum("np,nkj,nq->kpjq", Lw, row_second_moment(q_f), Lw).reshape(K * N, K * N)
+    A.diagonal().add_(noise.square())
+    R = torch.einsum("np,nk->kpn", Lw, q_f.mean).reshape(K * N, N)
+    return torch.linalg.solve(A, R).reshape(K, N, N)

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import torch
 from pyro.contrib.gp.kernels import Constant
 from torch import Tensor
-from torch.distributions import kl_divergence
 from torch.nn import Parameter
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError
 from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.factorised.elbo import expected_log_likelihood
+from pyro_gprn.factorised.elbo import closed_form_bound
 from pyro_gprn.factorised.guide import FactorisedGuide, has_one_noise
 from pyro_gprn.factorised.kronecker import KroneckerGuide
 from pyro_gprn.factorised.mean_field import MeanFieldGuide
+from pyro_gprn.factorised.mixture import MixtureGuide
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator, new_seed
@@ -87,9 +87,42 @@ def fit_mean_field(
     return _fit(MeanFieldTrainee, model, Y, guide, TrainingSettings(steps, learning_rate, **settings))
 
 
-def _fit(
-    trainee: type[FactorisedTrainee], model: GPRN, Y: Any, guide: FactorisedGuide | None, how: TrainingSettings
+def fit_mixture(
+    model: GPRN,
+    Y: Any,
+    *,
+    guide: MixtureGuide | None = None,
+    components: int = 2,
+    steps: int = 1000,
+    learning_rate: float = 0.03,
+    **settings: Any,
 ) -> Fit:
+    """Trains a network with a mixture of isotropic Gaussians: hyperparameters and :class:`~pyro_gprn.MixtureGuide`.
+
+    It trains as :func:`fit_kronecker` does, by Adam on the closed-form bound and exact updates of the weights' mean in
+    each component. All components start near independent GPs with one shared kernel, and near each other.
+
+    :param components: how many components a new guide has.
+
+    >>> X = torch.linspace(0, 1, 12)[:, None]
+    >>> Y = torch.sin(6 * X + torch.linspace(0, 3, 200))
+    >>> fit = fit_mixture(GPRN(X, output_shape=200, n_latents=2), Y, steps=20, seed=0, progress=False)
+    >>> fit.bound >= fit.start, len(fit.guide.scale)
+    (True, 2)
+    """
+    how = TrainingSettings(steps, learning_rate, **settings)
+    return _fit(MixtureTrainee, model, Y, guide, how, components=components)
+
+
+def _fit(
+    trainee: type[FactorisedTrainee],
+    model: GPRN,
+    Y: Any,
+    guide: FactorisedGuide | None,
+    how: TrainingSettings,
+    **of_guide: Any,
+) -> Fit:
+    """Trains a model and a guide of it. A new guide is made with what ``of_guide`` says."""
     if not model.is_gaussian:
         raise ValueError(
             f"{trainee.function} trains by the closed-form bound, but {type(model).__name__} has a likelihood of its"
@@ -106,9 +139,10 @@ def _fit(
         return {}
 
     def make(generator: torch.Generator) -> FactorisedTrainee:
-        return trainee(model, known, how.learning_rate, generator, guide)
+        return trainee(model, known, how.learning_rate, generator, guide, **of_guide)
 
-    fit, _ = train(model, known, how, prepare=prepare, make=make, guide=guide)
+    identity = {"posterior": trainee.guide_class.__name__, **of_guide}
+    fit, _ = train(model, known, how, prepare=prepare, make=make, guide=guide, identity=identity)
     return fit
 
 
@@ -130,6 +164,7 @@ class FactorisedTrainee(Trainee):
     :param learning_rate: Adam's learning rate.
     :param generator: source of random numbers.
     :param guide: a posterior to go on from; by default a new one.
+    :param of_guide: what else a new one is made with.
     """
 
     model: GPRN
@@ -144,12 +179,13 @@ class FactorisedTrainee(Trainee):
         learning_rate: float,
         generator: torch.Generator,
         guide: FactorisedGuide | None = None,
+        **of_guide: Any,
     ) -> None:
         self.model, self._known, self._generator = model, known, generator
         self._is_alike = known.is_complete and has_one_noise(model)  # all outputs have the same covariance
         if guide is None:
             mean = "projected" if self._is_alike else "full"
-            guide = self.guide_class(model, mean=mean, generator=generator)
+            guide = self.guide_class(model, mean=mean, generator=generator, **of_guide)
         self.guide = guide
         self._Y, self._mask = self.guide.observed(known)
         self.ranges = Ranges(model, known)
@@ -185,11 +221,10 @@ class FactorisedTrainee(Trainee):
 
     def _bound(self, generator: torch.Generator) -> Tensor:
         """The bound of :class:`~pyro_gprn.ClosedFormELBO`, without the cost of tracing model and guide."""
-        ((q_f, q_w), (prior_f, prior_w), noise), log_prior = self.model.with_log_prior(
+        (posterior, prior, noise), log_prior = self.model.with_log_prior(
             lambda: (self.guide.posterior(self._known), self.model.prior(), self.model.noise_y), generator
         )
-        bound = expected_log_likelihood(q_f, q_w, self._Y, noise, self._mask)
-        return bound - kl_divergence(q_f, prior_f) - kl_divergence(q_w, prior_w) + log_prior
+        return closed_form_bound(posterior, prior, self._Y, noise, self._mask) + log_prior
 
     def finish(self) -> None:
         self.update()
@@ -198,7 +233,8 @@ class FactorisedTrainee(Trainee):
 class KroneckerTrainee(FactorisedTrainee):
     """The paper's model and posterior in training: every so often the mean of q(W) is set to its exact optimum."""
 
-    guide_class, function = KroneckerGuide, "fit_kronecker"
+    guide_class: ClassVar[Any] = KroneckerGuide
+    function = "fit_kronecker"
 
     def between_steps(self, taken: int, settling: bool) -> None:
         if taken % MEAN_EVERY == 0 and not settling:
@@ -207,6 +243,12 @@ class KroneckerTrainee(FactorisedTrainee):
     def update(self) -> None:
         if self._is_alike and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
             self.guide.update_mean(self._known)
+
+
+class MixtureTrainee(KroneckerTrainee):
+    """A mixture in training: every so often the weights' mean in each component is set to its exact optimum."""
+
+    guide_class, function = MixtureGuide, "fit_mixture"
 
 
 class MeanFieldTrainee(FactorisedTrainee):
