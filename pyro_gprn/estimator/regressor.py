@@ -49,7 +49,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
     :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on refitted folds and takes the
         smallest that is not beaten by more than a standard error of the held-out score.
-    :param inference: ``"collapsed"`` integrates the weights out; ``"kronecker"`` is the paper's posterior.
+    :param inference: ``"collapsed"`` integrates the weights out. The others are posteriors of functions and weights:
+        ``"kronecker"`` is the paper's, ``"mean-field"`` has a Gaussian for each function and each weight (Wilson et al.
+        2012; Nguyen and Bonilla 2013), and ``"mixture"`` is a mixture of two isotropic Gaussians (Gershman et al. 2012;
+        its bound prefers kernels that are rougher than the data).
     :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only). ``"auto"`` reads
         a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
         predicted as well as once or better, and ten times overfitted (docs/training.md). A number is taken as it is.
@@ -62,7 +65,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         length-scale for each input column), or a Pyro kernel. ``"auto"`` takes the one out of ``"rbf"``,
         ``"matern52"``, ``"matern32"``, ``"product_matern52"`` and ``"product_matern32"`` that has the highest evidence
         for independent GPs. By default it follows ``kernel_w`` where that is chosen so, and is ``"rbf"`` otherwise.
-    :param kernel_w: kernel of the weights, likewise. By default ``"auto"``, or ``"rbf"`` for ``"kronecker"``.
+    :param kernel_w: kernel of the weights, likewise. By default ``"auto"`` for ``"collapsed"``, otherwise ``"rbf"``.
     :param own_kernels: True gives every output a kernel of the weights and a noise of its own (collapsed only), for few
         outputs that differ in smoothness or noise; a fit takes about D times as long. False lets all share one.
         ``"auto"`` asks, for at most 20 outputs, whether the evidence of independent GPs with a kernel each is higher by
@@ -81,9 +84,9 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         frame; if they are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
-    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, or 1000 for
-        ``"kronecker"``.
-    :param learning_rate: Adam's learning rate; by default 0.08, or 0.03 for ``"kronecker"``.
+    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, for
+        ``"mean-field"`` 300 (a step is a whole sweep of exact updates), and for the other two 1000.
+    :param learning_rate: Adam's learning rate; by default 0.08, for ``"mean-field"`` 0.05, for the other two 0.03.
     :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
     :param seed: seed of all draws, in training and in prediction. The same seed gives the same results, :meth:`sample`
         included. None takes a seed from torch; then :meth:`sample` gives other draws at every call.
@@ -284,9 +287,10 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""
-        if not isinstance(self.model_, inference.model):
+        if not isinstance(self.model_, inference.model) or not isinstance(self.guide_, inference.guide):
             raise ValueError(
-                f"warm_start cannot go on with inference={self.inference!r} from {type(self.model_).__name__}"
+                f"warm_start cannot go on with inference={self.inference!r} from a {type(self.model_).__name__} and its"
+                f" {type(self.guide_).__name__}"
             )
         if self.model_.X.shape != X.shape or not torch.equal(self.model_.X, X):
             raise ValueError(

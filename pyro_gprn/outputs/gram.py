@@ -133,7 +133,7 @@ class OutputStatistics(ABC):
             rows = (~self.observed.all(0)).nonzero().flatten().tolist()
             raise ValueError(
                 f"Y holds NaN in {len(rows)} of {self.observed.shape[1]} rows (the first: row {rows[0]}), and this"
-                " needs complete outputs. For holes use CollapsedGPRN, or KroneckerGuide(mean='full') with a mask."
+                " needs complete outputs. For holes use CollapsedGPRN, or a guide with mean='full' and a mask."
             )
         return self.gram_of_observed
 
