@@ -245,6 +245,13 @@ def test_warm_start_goes_on():
         r.fit(X[:20], Y[:20])
 
 
+@pytest.mark.parametrize(("first", "second"), [("collapsed", "kronecker"), ("kronecker", "mean-field")])
+def test_a_warm_start_with_another_inference_is_refused(first, second):
+    r = make(inference=first, warm_start=True, steps=2).fit(X, Y).set_params(inference=second)
+    with pytest.raises(ValueError, match=f"warm_start cannot go on with inference='{second}' from a .* and its"):
+        r.fit(X, Y)
+
+
 @pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_a_copy_is_unfitted_and_has_the_same_settings(inference):
     r = make(inference=inference, kernel_w="matern52", steps=3).fit(X, Y)
