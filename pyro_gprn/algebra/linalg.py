@@ -116,9 +116,9 @@ def add_to_diagonal(matrix: Tensor, level: Tensor) -> Tensor:
     tensor([[4., 1.],
             [1., 4.]])
     """
-    result = matrix.clone()
-    result.diagonal(dim1=-2, dim2=-1).add_(level.unsqueeze(-1))
-    return result
+    # Not in place: pyro.render_model would not see that the result depends on the level.
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1) + level.unsqueeze(-1)
+    return torch.diagonal_scatter(matrix, diagonal, dim1=-2, dim2=-1)
 
 
 def along_mode(apply: Callable[[Tensor], Tensor], tensor: Tensor, mode: int, n_modes: int) -> Tensor:
