@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
+from pyro.ops.integrator import register_exception_handler
 from torch import Tensor
 
 #: Relative jitters that are tried in turn if the matrix as it is has no Cholesky factor.
@@ -44,6 +45,10 @@ def quiet_jitter() -> Iterator[None]:
 
 class NotPositiveDefiniteError(ValueError):
     """A matrix that should be a covariance has no Cholesky factor, even with jitter."""
+
+
+# Where a step of NUTS leads to such a matrix it is a divergence, which NUTS counts and leaves.
+register_exception_handler("pyro_gprn", lambda error: isinstance(error, NotPositiveDefiniteError), False)
 
 
 def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") -> Tensor:
@@ -110,7 +115,7 @@ def identity_like(size: int, like: Tensor) -> Tensor:
 
 
 def add_to_diagonal(matrix: Tensor, level: Tensor) -> Tensor:
-    """``matrix + level I``, ``(*batch, n, n)`` for a level of shape ``batch``: one copy, and no identity is built.
+    """``matrix + level I``, ``(*batch, n, n)`` for a matrix and a level of shape ``batch``; no identity is built.
 
     >>> add_to_diagonal(torch.ones(2, 2), torch.tensor(3.0))
     tensor([[4., 1.],
@@ -118,6 +123,7 @@ def add_to_diagonal(matrix: Tensor, level: Tensor) -> Tensor:
     """
     # Not in place: pyro.render_model would not see that the result depends on the level.
     diagonal = matrix.diagonal(dim1=-2, dim2=-1) + level.unsqueeze(-1)
+    matrix = matrix.expand(*diagonal.shape, matrix.shape[-1])  # where only the level has a batch
     return torch.diagonal_scatter(matrix, diagonal, dim1=-2, dim2=-1)
 
 

@@ -41,14 +41,20 @@ def times_kernel(kernel: Tensor, products: Tensor) -> Tensor:
     return kernel * (products if kernel.dim() == 2 else products.unsqueeze(-3))
 
 
-def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float) -> Tensor:
+def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float, by_output: bool | None = None) -> Tensor:
     """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``.
 
     With ``K_w`` ``(g, N, N)`` and ``σ_y²`` ``(g,)``, one for each group of outputs, it is ``(*batch, g, N, N)``.
 
     :param jitter: added to the diagonal, relative to its mean.
+    :param by_output: whether K_w has the dimension of groups; None tells it by its number of dimensions, which is right
+        where K_w has no batch.
     """
-    C = times_kernel(Kw, F @ F.mT)
+    products = F @ F.mT
+    if by_output is None:
+        C = times_kernel(Kw, products)
+    else:
+        C = Kw * (products.unsqueeze(-3) if by_output else products)
     return add_to_diagonal(C, noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1))
 
 
@@ -128,7 +134,7 @@ class OutputsGivenF:
 
     def log_density(self) -> Tensor:
         """``log p(Y|F)``, ``batch``; autograd can differentiate it twice by the covariance."""
-        if torch.is_grad_enabled() and self.covariance.requires_grad:
+        if torch.is_grad_enabled() and self.covariance.requires_grad and not torch.jit.is_tracing():
             return _LogDensity.apply(self.by_group, self.known)
         return _log_density(self.factor, lambda: self.inverse, self.known)
 
@@ -418,10 +424,23 @@ class CollapsedNormal(TorchDistribution):
         return colour(root, noise, self.by_output).reshape(self._extended_shape(Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
+        n_modes = len(self.event_shape)
+        if value.dim() > n_modes:
+            return self._log_prob_of_batch(value, torch.broadcast_shapes(value.shape[:-n_modes], self.batch_shape))
         known = self.statistics
         if known is None or not known.source.is_of(value):
             known = OutputStatistics.of(value)
         return outputs_given(known.by_output if self.by_output else known, self.covariance).log_density()
+
+    def _log_prob_of_batch(self, value: Tensor, batch_shape: Size) -> Tensor:
+        # Each has its own Gram matrix.
+        covariance = self.expand(batch_shape).covariance.flatten(end_dim=len(batch_shape) - 1)
+        values = value.expand(batch_shape + self.event_shape).flatten(end_dim=len(batch_shape) - 1)
+        each = [
+            CollapsedNormal(one, self.output_shape, by_output=self.by_output).log_prob(y)
+            for one, y in zip(covariance, values, strict=True)
+        ]
+        return torch.stack(each).reshape(batch_shape)
 
 
 def effective_outputs(covariance: Tensor, known: OutputStatistics) -> float:

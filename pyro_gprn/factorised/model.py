@@ -65,7 +65,7 @@ class GPRN(Network):
     def prior(self) -> tuple[MatrixNormal, TensorNormal]:
         """``p(F)`` and ``p(W)`` at the hyperparameters' current (or drawn) values."""
         Lf = self.functions_factor()
-        Lw = safe_cholesky(self.kernel_w(self.X), jitter=self.jitter, name="the kernel matrix of w")
+        Lw = safe_cholesky(self.kernel_matrix(self.kernel_w), jitter=self.jitter, name="the kernel matrix of w")
         event_shape = (self.n_rows, self.n_latents, *self.output_shape)
         prior_f = MatrixNormal(Lf.new_zeros(event_shape[:2]), Lf, None)
         prior_w = TensorNormal.centred(event_shape, [Lw] + [None] * (len(event_shape) - 1), like=Lw)

@@ -12,7 +12,7 @@ from torch.distributions import constraints
 
 from pyro_gprn.algebra.linalg import add_to_diagonal, safe_cholesky
 from pyro_gprn.network.checks import check_inputs, check_kernel, check_n_latents, check_noise, check_output_shape
-from pyro_gprn.network.hyperparameters import Hyperparameters
+from pyro_gprn.network.hyperparameters import Hyperparameters, for_each_draw
 from pyro_gprn.network.kernels import hold_scale, named_kernel
 from pyro_gprn.pyro_state import white_noise
 
@@ -75,9 +75,16 @@ class Network(Hyperparameters):
         """The number of outputs, ``D = d_1 ⋯ d_M``."""
         return self.output_shape.numel()
 
+    def kernel_matrix(self, kernel: Kernel) -> Tensor:
+        """``κ(X, X)``, ``(N, N)``, for ``kernel_f`` or ``kernel_w``.
+
+        Under a plate it is ``(*batch, N, N)`` if the kernel's hyperparameters have priors.
+        """
+        return for_each_draw(kernel, lambda: kernel(self.X))
+
     def functions_factor(self) -> Tensor:
-        """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``."""
-        Kf = add_to_diagonal(self.kernel_f(self.X), self.noise_f.square())
+        """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``; a batch of them under a plate."""
+        Kf = add_to_diagonal(self.kernel_matrix(self.kernel_f), self.noise_f.square())
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
 
     @torch.no_grad()

@@ -7,9 +7,10 @@ together with the terms that they add to a bound.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyro.distributions as dist
 import torch
@@ -18,7 +19,7 @@ from pyro.contrib.gp.kernels import Combination
 from pyro.contrib.gp.parameterized import Parameterized
 from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import biject_to
 
 from pyro_gprn.pyro_state import isolated
@@ -27,6 +28,67 @@ T = TypeVar("T")
 
 #: Endings of the names of the parameters that Pyro's guides of hyperparameters have.
 _OF_GUIDES = ("_map", "_loc", "_scale", "_scale_tril")
+
+
+def for_each_draw(module: Parameterized, function: Callable[[], Tensor]) -> Tensor:
+    """Calls ``function`` with each of a batch of draws of a module's hyperparameters, and stacks what it returns.
+
+    Under a plate (of vectorised particles, or of ``Predictive(parallel=True)``) Pyro draws a batch of values for a
+    hyperparameter that has a prior. Pyro's kernels take one value at a time.
+
+    :param module: the module whose hyperparameters are drawn already, as :meth:`Hyperparameters.drawn` does it.
+    :param function: returns a tensor of the same shape at all values.
+    :returns: ``(*batch, …)``; without a plate, what ``function`` returns.
+
+    >>> import pyro
+    >>> from pyro.contrib.gp.kernels import RBF
+    >>> from pyro.nn import PyroSample
+    >>> class Covariance(Hyperparameters):
+    ...     def forward(self, X):
+    ...         return for_each_draw(self.kernel, lambda: self.kernel(X))
+    >>> covariance = Covariance()
+    >>> covariance.kernel = RBF(1)
+    >>> covariance.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    >>> with pyro.plate("draws", 7):
+    ...     covariance.drawn(lambda: covariance(torch.rand(4, 1))).shape
+    torch.Size([7, 4, 4])
+    """
+    drawn = _drawn(module)
+    if all(len(each.batch_shape) == 0 for each in drawn.values()):
+        return function()
+    batch_shape = torch.broadcast_shapes(*(each.batch_shape for each in drawn.values()))
+    spread = {site: each.expand(batch_shape) for site, each in drawn.items()}
+    values = module._pyro_context.cache  # from which Pyro takes a hyperparameter that has been drawn
+    results = []
+    try:
+        for index in itertools.product(*map(range, batch_shape)):
+            values.update({site: each[index] for site, each in spread.items()})
+            results.append(function())
+    finally:
+        values.update({site: each.value for site, each in drawn.items()})
+    return torch.stack(results).reshape(batch_shape + results[0].shape)
+
+
+class _Drawn(NamedTuple):
+    """A hyperparameter's value, ``(*batch, …)``, of which the batch is that of the plates it was drawn under."""
+
+    value: Tensor
+    batch_shape: Size
+
+    def expand(self, batch_shape: Size) -> Tensor:
+        return self.value.expand(batch_shape + self.value.shape[len(self.batch_shape) :])
+
+
+def _drawn(module: Parameterized) -> dict[str, _Drawn]:
+    """The hyperparameters of a module that have been drawn, by names of sites."""
+    found = {}
+    for part in module.modules():
+        for name, prior in getattr(part, "_priors", {}).items():
+            site = part._pyro_get_fullname(name)
+            value = part._pyro_context.get(site)
+            if value is not None:
+                found[site] = _Drawn(value, value.shape[: value.dim() - len(prior.shape())])
+    return found
 
 
 class AtCentre(Messenger):

@@ -275,6 +275,13 @@ class StatisticsMemory:
 
         :param outputs: an array, a source, or statistics that are known already; None stands for the last outputs.
         """
+        if torch.jit.is_tracing() and isinstance(outputs, Tensor):
+            if outputs.isnan().any():
+                raise ValueError(
+                    "outputs with holes cannot be compiled by torch.jit, which would take over the holes of the first"
+                    " Y: use Trace_ELBO in place of JitTrace_ELBO, and NUTS without jit_compile"
+                )
+            return OutputStatistics.of(outputs)  # not remembered: the next call may be with another Y
         if isinstance(outputs, OutputStatistics):
             self._last = outputs
         elif outputs is not None and (self._last is None or not self._last.source.is_of(outputs)):
