@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import log_density
 from pyro import poutine
-from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroSample
 from pyro.optim import Adam
@@ -103,15 +103,6 @@ def test_other_guides_and_mcmc_work():
         assert (predictive.variance() > 0).all()
         assert predictive.sample(3).shape == (3, 6, 2, 3)
         assert torch.isfinite(predictive.log_density(Y)).all()
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_pyro_predictive_works(parallel):
-    model = make()
-    guide = CollapsedGuide(model)
-    prior = Predictive(model, num_samples=5, parallel=parallel)()
-    posterior = Predictive(model, guide=guide, num_samples=5, parallel=parallel)()
-    assert prior["y"].shape == posterior["y"].shape == (5, 6, 2, 3)
 
 
 @pytest.mark.parametrize("seed", range(5))

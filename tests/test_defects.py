@@ -11,12 +11,10 @@ import pyro.contrib.gp.kernels as kernels
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer.inspect import get_model_relations
-from pyro.nn import PyroSample
 from quick import quick_starts
 from sklearn.exceptions import NotFittedError
 
-from pyro_gprn import GPRN, CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
+from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
 from pyro_gprn.archive import ArchiveError, read_archive, write_archive
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.network.kernels import kernel_words
@@ -235,23 +233,3 @@ def test_draws_are_the_same_for_the_same_seed_and_only_then(fitted):
     unseeded = make(seed=None).fit(X, Y)
     assert not np.array_equal(unseeded.sample(X_NEW, 4), unseeded.sample(X_NEW, 4))
     np.testing.assert_array_equal(unseeded.sample(X_NEW, 4, seed=2), unseeded.sample(X_NEW, 4, seed=2))
-
-
-# Pictures of models
-
-
-@pytest.mark.parametrize("has_prior", [False, True])
-@pytest.mark.parametrize("kind", [GPRN, CollapsedGPRN])
-def test_pyro_finds_the_relations_of_a_model_as_its_picture_needs_them(kind, has_prior):
-    model = kind(torch.from_numpy(X), (2, 2), 2)
-    if has_prior:
-        part = model.kernel_w if kind is GPRN else model.kernel_w.kern0
-        part.lengthscale = PyroSample(dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1))
-    relations = get_model_relations(model, (torch.from_numpy(Y),))
-    drawn = {"f", "w"} if kind is GPRN else {"v"}
-    assert drawn <= set(relations["sample_sample"]["y"])
-    assert "y" in relations["observed"]
-    if has_prior:
-        name = "kernel_w.lengthscale" if kind is GPRN else "kernel_w.kern0.lengthscale"
-        assert name in relations["sample_sample"]["y"] + relations["sample_sample"].get("w", [])
-    get_model_relations(model)  # without data too

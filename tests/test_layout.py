@@ -47,6 +47,8 @@ NAMES_OF_OTHERS = {
     "_pyro_samples": "Pyro: the parameters of a module that have priors",
     "_priors": "Pyro: the priors themselves, by parameter",
     "_guides": "Pyro: the guides of the parameters that have priors",
+    "_pyro_context": "Pyro: the values that parameters with priors have in the present call",
+    "_pyro_get_fullname": "Pyro: the site of a parameter",
 }
 
 

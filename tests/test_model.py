@@ -6,10 +6,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Predictive
 from pyro.nn import PyroSample
 
-from pyro_gprn import GPRN, KroneckerGuide, MatrixNormal, TensorNormal
+from pyro_gprn import GPRN, MatrixNormal, TensorNormal
 from pyro_gprn.factorised.likelihood import NetworkNormal
 
 X = torch.linspace(0, 1, 6)[:, None]
@@ -52,15 +51,6 @@ def test_prior_draws_have_the_variance_of_the_model():
     model = GPRN(X, output_shape=50, n_latents=3, noise_f=0.5, noise_y=0.4)
     draws = torch.stack([model().detach() for _ in range(400)])
     assert draws.square().mean().item() == pytest.approx(3 * (1 + 0.25) + 0.16, rel=0.1)
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_pyro_predictive_works(parallel):
-    model = GPRN(X, output_shape=(2, 3), n_latents=2)
-    guide = KroneckerGuide(model, mean="full")
-    prior = Predictive(model, num_samples=5, parallel=parallel)()
-    posterior = Predictive(model, guide=guide, num_samples=5, parallel=parallel)()
-    assert prior["y"].shape == posterior["y"].shape == (5, 6, 2, 3)
 
 
 def test_a_mask_takes_missing_outputs_out_of_the_likelihood():

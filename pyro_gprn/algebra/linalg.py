@@ -47,8 +47,15 @@ class NotPositiveDefiniteError(ValueError):
     """A matrix that should be a covariance has no Cholesky factor, even with jitter."""
 
 
-# Where a step of NUTS leads to such a matrix it is a divergence, which NUTS counts and leaves.
-register_exception_handler("pyro_gprn", lambda error: isinstance(error, NotPositiveDefiniteError), False)
+def _is_not_positive_definite(error: BaseException | None) -> bool:
+    """True for that error, also where Pyro has wrapped it into one that names the site."""
+    return error is not None and (
+        isinstance(error, NotPositiveDefiniteError) or _is_not_positive_definite(error.__cause__)
+    )
+
+
+# A step of NUTS that leads to such a matrix is a divergence, which NUTS counts, and goes on elsewhere.
+register_exception_handler("pyro_gprn", _is_not_positive_definite, warn_on_overwrite=False)
 
 
 def safe_cholesky(matrix: Tensor, *, jitter: float = 0.0, name: str = "matrix") -> Tensor:

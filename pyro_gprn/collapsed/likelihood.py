@@ -32,29 +32,26 @@ from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics
 COVARIANCE = "the covariance of the outputs"
 
 
-def times_kernel(kernel: Tensor, products: Tensor) -> Tensor:
+def times_kernel(kernel: Tensor, products: Tensor, by_group: bool | None = None) -> Tensor:
     """A kernel times products of functions, elementwise: ``κ_w ∘ (f fᵀ)``, ``(*batch, N, M)`` or ``(*batch, g, N, M)``.
 
-    :param kernel: ``(N, M)``; or ``(g, N, M)``, one for each group of outputs.
+    :param kernel: ``(N, M)``; or ``(g, N, M)``, one for each group of outputs. Either may have a batch, as products do.
     :param products: ``(*batch, N, M)``.
+    :param by_group: whether the kernel is one for each group; None tells it by its dimensions, if it has no batch.
     """
-    return kernel * (products if kernel.dim() == 2 else products.unsqueeze(-3))
+    by_group = kernel.dim() > 2 if by_group is None else by_group
+    return kernel * (products.unsqueeze(-3) if by_group else products)
 
 
-def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float, by_output: bool | None = None) -> Tensor:
+def output_covariance(F: Tensor, Kw: Tensor, noise: Tensor, jitter: float, by_group: bool | None = None) -> Tensor:
     """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``.
 
     With ``K_w`` ``(g, N, N)`` and ``σ_y²`` ``(g,)``, one for each group of outputs, it is ``(*batch, g, N, N)``.
 
     :param jitter: added to the diagonal, relative to its mean.
-    :param by_output: whether K_w has the dimension of groups; None tells it by its number of dimensions, which is right
-        where K_w has no batch.
+    :param by_group: as for :func:`times_kernel`.
     """
-    products = F @ F.mT
-    if by_output is None:
-        C = times_kernel(Kw, products)
-    else:
-        C = Kw * (products.unsqueeze(-3) if by_output else products)
+    C = times_kernel(Kw, F @ F.mT, by_group)
     return add_to_diagonal(C, noise + jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1))
 
 

@@ -9,7 +9,7 @@ import pyro
 from pyro import poutine
 from pyro.contrib.gp.kernels import Kernel, Sum
 from pyro.nn import pyro_method
-from torch import Size, Tensor
+from torch import Tensor
 
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
 from pyro_gprn.collapsed.likelihood import CollapsedNormal, output_covariance
@@ -141,21 +141,16 @@ class CollapsedGPRN(Network):
         With ``own_kernels`` they are ``(D, N, N)`` and ``(D,)``. Under a plate each has its batch before these.
         """
         noise = self.noise_y.square()
-        if self.own_kernels and self._has_common_noise:
+        if self.own_kernels and self.own_shape("noise_y") == ():  # one for all of them
             noise = noise.unsqueeze(-1).expand(*noise.shape, self.n_outputs)
         return self.kernel_matrix(self.kernel_w), noise
-
-    @property
-    def _has_common_noise(self) -> bool:
-        """True if the noise has a prior, and that is of one number for all outputs."""
-        return "noise_y" in self._pyro_samples and self._priors["noise_y"].shape() == Size()
 
     def output_covariance(self, F: Tensor, Kw: Tensor, noise: Tensor) -> Tensor:
         """``C_F = K_w ∘ (F Fᵀ) + σ_y² I``, ``(*batch, N, N)`` for F ``(*batch, N, K)``, with the jitter's share.
 
         With ``own_kernels`` it is ``(*batch, D, N, N)``.
         """
-        return output_covariance(F, Kw, noise, self.jitter, by_output=self.own_kernels)
+        return output_covariance(F, Kw, noise, self.jitter, by_group=self.own_kernels)
 
     def prior(self) -> MatrixNormal:
         """``p(V)``, white."""

@@ -134,6 +134,10 @@ class Hyperparameters(Parameterized):
         guides = [guide for module in self.modules() for guide, _ in getattr(module, "_guides", {}).values()]
         return any(guide is not dist.Delta for guide in guides)
 
+    def own_shape(self, name: str) -> Size:
+        """The shape of one of this module's own hyperparameters, without the plates it may be drawn under."""
+        return self._priors[name].shape() if name in self._pyro_samples else getattr(self, name).shape
+
     def describe_priors(self) -> list[str]:
         """The priors in words that tell one from another: whose it is, its class, and its density at one point."""
         words = []
