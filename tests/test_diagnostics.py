@@ -18,7 +18,7 @@ from pyro.infer import MCMC, NUTS
 from sklearn.model_selection import KFold
 from torch.distributions import MultivariateNormal
 
-from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, diagnose, to_arviz
+from pyro_gprn import GPRN, CollapsedGPRN, CollapsedGuide, GPRNRegressor, KroneckerGuide, diagnose, to_arviz
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.likelihood import OutputsGivenF
 from pyro_gprn.datasets import simulate_plume
@@ -26,6 +26,9 @@ from pyro_gprn.diagnostics import align, held_out, plot_calibration, plot_khat, 
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
 from pyro_gprn.diagnostics.coverage import coverage_where, find_coverages
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
+from pyro_gprn.diagnostics.report import Report, look_at_latents
+from pyro_gprn.estimator.inference import INFERENCES
+from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator
 
 az = import_arviz()
@@ -153,7 +156,78 @@ def test_models_guides_and_mcmc():
         with pytest.raises(ValueError, match=message):
             to_arviz(source)
     with pytest.raises(ValueError, match="inference='collapsed'"):
-        diagnose(fit(inference="kronecker", steps=2))
+        to_arviz(fit(inference="kronecker", steps=2))
+
+
+FACTORISED = sorted(name for name, inference in INFERENCES.items() if not inference.is_collapsed)
+
+
+@pytest.fixture(scope="module", params=FACTORISED)
+def with_weights(request):
+    """A fit of a network that has its weights."""
+    return fit(Y[:, :12], inference=request.param, n_latents=1, steps=150)
+
+
+def test_of_a_network_with_its_weights_all_is_said_that_can_be(with_weights):
+    report = diagnose(with_weights)
+    for heading in ("posterior", "leave-one-out"):
+        assert report.findings[heading].startswith("not available for this posterior, because")
+    assert report.is_refitted
+    assert report.pit.shape == (40, 12)
+    assert 0.85 < report.coverage <= 1.0
+    assert report.findings["coverage"].startswith("in central 95 % intervals (50 %), of held-out rows")
+    assert 0.1 < report.residual < 0.5
+    assert np.isfinite(report.log_density)
+    assert report.further_gain >= 0.0
+    assert len(report.restart_bounds) == 2
+    np.testing.assert_allclose(report.latent_shares, [1.0])
+    assert np.isnan(report.pareto_k)
+    assert "log density" in str(report)
+    assert plot_calibration(report)[0].get_xlabel() == "probability integral transform"
+
+
+def test_held_out_rows_do_not_enter_the_predictions_of_a_network_with_its_weights(with_weights):
+    model, guide = with_weights.fitted_.run(0)
+    rows = rows_of_first_fold(40)
+    predicted = []
+    for change in (0.0, 5.0):
+        outputs = with_weights.fitted_.known.source.read(slice(None)).clone()
+        outputs[rows] += change
+        known, settings = OutputStatistics.of(outputs), {"steps": 3, "generator": new_generator(0)}
+        predicted.append(held_out.predict_by_refits(model, guide, known, torch.arange(12), **settings))
+    first, second = predicted
+    torch.testing.assert_close(first.mean[rows], second.mean[rows], rtol=0, atol=0)
+    others = np.setdiff1d(np.arange(40), rows)
+    assert (first.mean[others] - second.mean[others]).abs().max() > 1e-2
+
+
+def test_few_rows_are_not_divided_into_folds():
+    inputs, outputs = torch.linspace(0, 1, 6)[:, None], torch.randn(6, 4, dtype=torch.float64)
+    model = GPRN(inputs, 4, 1)
+    guide = KroneckerGuide(model)
+    guide.update_mean(outputs)
+    report = diagnose((model, guide))
+    assert report.findings["coverage"].endswith("3 folds need 9 rows; there are 6")
+    assert "residuals" not in report.findings
+    assert "one start" in report.findings["restarts"]
+
+
+def test_a_guide_that_nobody_can_train_is_refused():
+    model = GPRN(torch.linspace(0, 1, 6)[:, None], 4, 1)
+    with pytest.raises(ValueError, match=r"KroneckerGuide.*; got a Linear"):
+        held_out.inference_of(torch.nn.Linear(1, 1))
+    assert held_out.inference_of(KroneckerGuide(model)) is INFERENCES["kronecker"]
+
+
+def test_few_outputs_do_not_tell_that_a_function_does_nothing():
+    F = torch.randn(200, 40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    F[:, :, 0] = 3.0 + 0.1 * F[:, :, 0]  # the second is as likely positive as negative everywhere
+    few, many = Report(), Report()
+    look_at_latents(few, F, 12)
+    look_at_latents(many, F, 60)
+    assert few.warnings == []
+    assert "does not use 1 of them, but 12 outputs are few to tell" in few.findings["latents"]
+    assert many.warnings == ["1 of 2 latent functions do nothing: n_latents=1 would do."]
 
 
 def holes():

@@ -24,7 +24,7 @@ from pyro_gprn.collapsed.likelihood import combine_outputs, combine_values
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.spread import most_directions, n_pairs, products_of_pairs, quadratic_forms
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
@@ -165,26 +165,6 @@ class CollapsedPredictive(PosteriorPredictive):
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
         return noise if self._scale_variances is None else noise * self._scale_variances[chosen.positions(slice(None))]
-
-    @torch.no_grad()
-    def cdf(self, Y_new: Tensor, outputs: Outputs = None) -> Tensor:
-        """``P(y*_nd ≤ Y_new | data)`` of each new output on its own, noise included, ``(N*, …)``; NaN where Y_new is.
-
-        :param Y_new: values of the selected outputs at the new inputs, ``(N*, …)``.
-
-        >>> from pyro_gprn import CollapsedGuide
-        >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=30, n_latents=2)
-        >>> predictive = CollapsedPredictive(model, CollapsedGuide(model), model.X[:5], torch.ones(8, 30))
-        >>> (predictive.cdf(predictive.quantiles([0.3])[0]) - 0.3).abs().max() < 1e-5
-        tensor(True)
-        """
-        chosen = OutputSelection(outputs, self.output_shape)
-        components = self._components(None, joint=False)
-        y = Y_new.reshape(len(self.X_new), chosen.size).to(self.X_new)
-        result = torch.empty_like(y)
-        for block in self._blocks(chosen, components.n_components * len(self.X_new)):
-            result[:, block] = self._mixture_of(components, chosen, block).cdf(y[:, block])
-        return chosen.reshape(result)
 
     @torch.no_grad()
     def _mix(self, conditioned: ConditionedDraws, at_new: list[NewRows], kernels: list[Tensor]) -> OutputMixture:

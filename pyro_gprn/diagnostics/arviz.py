@@ -71,6 +71,7 @@ def to_arviz(
     (('chain', 'draw', 'run', 'output'), (2, 20, 4, 3))
     """
     about = PosteriorSource.of(source)
+    about.check_collapsed()
     chosen = about.choose(outputs, draws)
     generator = new_generator(seed)
     described = [describe_draws(model, posterior, draws, generator=generator) for model, posterior in about.chains]

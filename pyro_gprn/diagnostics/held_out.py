@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +17,16 @@ from pyro_gprn.collapsed import learn_output_scales
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
+from pyro_gprn.estimator.inference import INFERENCES, Inference
+from pyro_gprn.factorised import GPRN
+from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.prediction import posterior_predictive
+from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
 from pyro_gprn.prediction.scales import OutputScales
-from pyro_gprn.training.interruption import noticed_interrupts
+from pyro_gprn.pyro_state import new_seed
+from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun
 
 #: Folds, the steps in which the functions of each are learned anew, and their learning rate.
@@ -33,7 +37,7 @@ LEAST_ROWS = 3 * N_FOLDS
 N_DRAWS = 64
 
 
-class HeldOut(NamedTuple):
+class RowPredictions(NamedTuple):
     """Predictions of ``b`` outputs in all training rows, each from other rows, in the model's units."""
 
     values: Tensor  #: what was observed, (N, b), NaN where missing
@@ -51,7 +55,7 @@ def predict_by_folds(
     *,
     scales: OutputScales | None,
     generator: torch.Generator,
-) -> HeldOut:
+) -> RowPredictions:
     """Predicts the rows of each of three folds from the rows of the other two.
 
     For each fold the means of the functions are learned anew without its rows, in a few dozen steps from where they
@@ -72,25 +76,90 @@ def predict_by_folds(
     >>> predict_by_folds(model, CollapsedGuide(model), known, torch.arange(3), **settings).pit.shape
     torch.Size([12, 3])
     """
+
+    def predict(kept: Tensor, X_new: Tensor, interruption: Interruption) -> PosteriorPredictive:
+        part, q = at_rows(model, guide, kept)
+        seen = part.statistics(known.at_rows(kept))
+        TrainingRun(_Functions(part, seen, RATE, generator, guide=q), STEPS).train(interruption, progress=False)
+        anew = None
+        if scales is not None:
+            anew = learn_output_scales(part, q, seen, generator=generator).widened(scales.widening)
+        settings = {"n_draws": N_DRAWS, "output_scales": anew, "generator": generator}
+        return posterior_predictive(part, q, X_new, seen, **settings)
+
+    return _predict_folds(model, known, positions, predict)
+
+
+def predict_by_refits(
+    model: GPRN,
+    guide: Any,
+    known: OutputStatistics,
+    positions: Tensor,
+    *,
+    steps: int,
+    generator: torch.Generator,
+) -> RowPredictions:
+    """As :func:`predict_by_folds`, for a network that has its weights.
+
+    For each fold a new posterior is trained without its rows. Hyperparameters, and the means of the functions, begin
+    where the fit left them.
+
+    :param steps: how many steps each of these takes.
+
+    >>> from pyro_gprn import KroneckerGuide
+    >>> from pyro_gprn.pyro_state import new_generator
+    >>> model = GPRN(torch.linspace(0, 1, 12)[:, None], output_shape=3, n_latents=2)
+    >>> known = OutputStatistics.of(torch.sin(5 * model.X + torch.arange(3)))
+    >>> settings = {"steps": 5, "generator": new_generator(0)}
+    >>> predict_by_refits(model, KroneckerGuide(model), known, torch.arange(3), **settings).pit.shape
+    torch.Size([12, 3])
+    """
+    inference = inference_of(guide)
+
+    def predict(kept: Tensor, X_new: Tensor, interruption: Interruption) -> PosteriorPredictive:
+        part, seen = copy.deepcopy(model), known.at_rows(kept)
+        part.X = model.X[kept]
+        q = type(guide)(part, mean=guide.mean, generator=generator)
+        with torch.no_grad():
+            q.f_loc.copy_(_to_rows(model, part, kept) @ guide.f_loc)
+        fit = inference.train(part, seen, steps, guide=q, seed=new_seed(generator), progress=False)
+        return posterior_predictive(part, fit.guide, X_new, seen, generator=generator)
+
+    return _predict_folds(model, known, positions, predict)
+
+
+def inference_of(guide: Any) -> Inference:
+    """The method of inference that trains a guide of this class.
+
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> inference_of(CollapsedGuide(model)).fit.__name__
+    'fit_collapsed'
+    """
+    found = [each for each in INFERENCES.values() if type(guide) is each.guide]
+    if not found:
+        known = ", ".join(each.guide.__name__ for each in INFERENCES.values())
+        raise ValueError(f"diagnostics can train a {known}; got a {type(guide).__name__}")
+    return found[0]
+
+
+def _predict_folds(
+    model: Network,
+    known: OutputStatistics,
+    positions: Tensor,
+    predict: Callable[[Tensor, Tensor, Interruption], PosteriorPredictive],
+) -> RowPredictions:
+    """Predicts each fold by a function of the rows that are kept and the inputs of the others."""
     values = known.source.read(positions).to(model.X)
     mean, pit, log_density = (torch.full_like(values, math.nan) for _ in range(3))
-    folds = KFold(N_FOLDS, shuffle=True, random_state=0).split(np.empty(model.n_rows))
     with noticed_interrupts() as interruption, quiet_jitter():
-        for fold in folds:
+        for fold in KFold(N_FOLDS, shuffle=True, random_state=0).split(np.empty(model.n_rows)):
             kept, rows = (torch.from_numpy(part).to(positions) for part in fold)
-            part, q = at_rows(model, guide, kept)
-            seen = part.statistics(known.at_rows(kept))
-            TrainingRun(_Functions(part, seen, RATE, generator, guide=q), STEPS).train(interruption, progress=False)
-            anew = None
-            if scales is not None:
-                anew = learn_output_scales(part, q, seen, generator=generator).widened(scales.widening)
-            predictive: CollapsedPredictive = posterior_predictive(  # type: ignore[assignment]
-                part, q, model.X[rows], seen, n_draws=N_DRAWS, output_scales=anew, generator=generator
-            )
-            mean[rows] = predictive.mean(positions)
-            pit[rows] = predictive.cdf(values[rows], positions)
-            log_density[rows] = predictive.log_density(values[rows], positions)
-    return HeldOut(values, mean, pit, log_density, True)
+            predictive = predict(kept, model.X[rows], interruption)
+            chosen = positions.tolist()
+            mean[rows] = predictive.mean(chosen)
+            pit[rows] = predictive.cdf(values[rows], chosen)
+            log_density[rows] = predictive.log_density(values[rows], chosen)
+    return RowPredictions(values, mean, pit, log_density, True)
 
 
 def predict_without_refit(
@@ -100,7 +169,7 @@ def predict_without_refit(
     scales: OutputScales | None,
     *,
     generator: torch.Generator,
-) -> HeldOut:
+) -> RowPredictions:
     """Predicts each row from all others, whose functions stay as they are. They have seen the row: this is optimistic.
 
     :param draws: draws from the posterior.
@@ -114,7 +183,7 @@ def predict_without_refit(
     mixture = left_out.distribution(None if scales is None else scales.at(positions))
     by_component = mixture.log_density_by_component(values)
     log_density = by_component.logsumexp(0) - math.log(len(by_component))
-    return HeldOut(values, left_out.mean.mean(0), mixture.cdf(values), log_density, False)
+    return RowPredictions(values, left_out.mean.mean(0), mixture.cdf(values), log_density, False)
 
 
 @torch.no_grad()
@@ -130,12 +199,10 @@ def at_rows(model: CollapsedGPRN, guide: CollapsedGuide, rows: Tensor) -> tuple[
     >>> part.X.shape, q.posterior().event_shape
     (torch.Size([2, 1]), torch.Size([2, 2]))
     """
-    # F = L V, so the functions at some rows are F_r = L_r V = L' (Q V) with L' the factor of these rows alone and
-    # Q = L'⁻¹ L_r, whose rows are orthonormal: V' = Q V has the covariance (Q R)(Q R)ᵀ over rows.
+    # V' = Q V has the covariance (Q R)(Q R)ᵀ over rows.
     part = copy.deepcopy(model)
     part.X = model.X[rows]
-    full, own = (each.at_centre(each.functions_factor) for each in (model, part))
-    Q = torch.linalg.solve_triangular(own, full[rows], upper=False)
+    Q = _to_rows(model, part, rows)
     q = CollapsedGuide(part, init_loc=Q @ guide.v_loc)
     root = torch.linalg.qr((Q @ guide.v_scale_row).mT, mode="r").R.mT
     q.set_rows(root * root.diagonal().sign())
@@ -143,6 +210,15 @@ def at_rows(model: CollapsedGPRN, guide: CollapsedGuide, rows: Tensor) -> tuple[
     for held in (part, q.v_scale_row_unconstrained, q.v_scale_col_unconstrained):
         held.requires_grad_(False)
     return part, q
+
+
+@torch.no_grad()
+def _to_rows(model: Network, part: Network, rows: Tensor) -> Tensor:
+    """``Q``, ``(n, N)``, which makes whitened functions at some rows, of which ``part`` is the model, out of all."""
+    # F = L V, so the functions at some rows are F_r = L_r V = L' (Q V) with L' the factor of these rows alone and
+    # Q = L'⁻¹ L_r, whose rows are orthonormal.
+    full, own = (each.at_centre(each.functions_factor) for each in (model, part))
+    return torch.linalg.solve_triangular(own, full[rows], upper=False)
 
 
 class _Functions(CollapsedTrainee):

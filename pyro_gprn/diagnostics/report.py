@@ -11,18 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.collapsed.guide import CollapsedGuide
-from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.diagnostics.arviz import align
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
 from pyro_gprn.diagnostics.coverage import Coverage, find_coverages
-from pyro_gprn.diagnostics.held_out import LEAST_ROWS, HeldOut, predict_by_folds, predict_without_refit
+from pyro_gprn.diagnostics.held_out import (
+    LEAST_ROWS,
+    N_FOLDS,
+    RowPredictions,
+    inference_of,
+    predict_by_folds,
+    predict_by_refits,
+    predict_without_refit,
+)
 from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws
 from pyro_gprn.diagnostics.source import PosteriorSource
-from pyro_gprn.pyro_state import new_generator
-from pyro_gprn.training.interruption import noticed_interrupts
-from pyro_gprn.training.loop import TrainingRun
+from pyro_gprn.network.base import Network
+from pyro_gprn.pyro_state import isolated, new_generator, new_seed
 
 #: Steps of further training that tell whether the bound had settled, and their learning rate.
 MORE_STEPS, MORE_RATE = 60, 0.04
@@ -30,11 +35,17 @@ MORE_STEPS, MORE_RATE = 60, 0.04
 TOLERANCE = 0.03
 #: A latent function counts as unused if its posterior mean explains less than this share of its mean square.
 USELESS = 0.2
+#: With fewer (effective) outputs a fit may well leave functions unused that the data came from: seven of 40 fits to
+#: draws from the network itself did so, all with at most 12 outputs.
+FEW_OUTPUTS = 20
 #: Calibration is checked on so many outputs: as many as make this many numbers, but not fewer than the second.
 N_NUMBERS, N_OUTPUTS = 100_000, 100
 N_DRAWS = 200
 #: Importance ratios whose k-hat is above this cannot be trusted; nor a sum over rows, if it is in this share of them.
 K_LIMIT, POOR_ROWS = 0.7, 0.05
+#: A fold of a network that has its weights is trained for at least so many steps.
+LEAST_STEPS = 100
+_UNAVAILABLE = "not available for this posterior, because "
 
 
 @dataclass
@@ -63,6 +74,7 @@ class Report:
     pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     coverage: float = np.nan  #: the share of these outputs that lie in their central 95 % intervals
     coverages: list[Coverage] = field(default_factory=list)  #: the same of all, and where outputs vary
+    residual: float = np.nan  #: the root mean square error in held-out rows over the outputs' standard deviation
     log_density: float = np.nan  #: the mean log density of a number in held-out rows, of standardised outputs
     #: the share of each latent function in the mean square of all, (K,), largest first
     latent_shares: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -91,7 +103,11 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
     Calibration is judged by rows that are held out: the functions are learned anew without them, in three folds of a
     few dozen steps. Without a guide each row is left out of the fit as it is, which is optimistic; the report says so.
 
-    :param source: as for :func:`~pyro_gprn.to_arviz`. If it has draws instead of a guide, training is not checked.
+    Of a network that has its weights (``inference="kronecker"`` and others) the same is said, but for what needs the
+    weights integrated out, which the report names. Its folds are trained anew, in as many steps as the fit took.
+
+    :param source: a fitted :class:`~pyro_gprn.GPRNRegressor`, ``(model, guide)``, ``(model, mcmc)`` or
+        ``(model, draws)``. If it has draws instead of a guide, training is not checked.
     :param seed: seed of all draws.
 
     >>> from pyro_gprn import GPRNRegressor
@@ -99,29 +115,63 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
     >>> r = GPRNRegressor(1, steps=3, seed=0, selection=False, progress=False).fit(X, np.sin(9 * X**2 + np.arange(4)))
     >>> report = diagnose(r)
     >>> sorted(report.findings)
-    ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'restarts']
+    ['bound', 'coverage', 'latents', 'leave-one-out', 'posterior', 'residuals', 'restarts']
     """
     about = PosteriorSource.of(source)
     report, generator = Report(), new_generator(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ warns of what the report says anyway
-        described = [describe_draws(*chain, N_DRAWS, generator=generator) for chain in about.chains]
-        posterior, of_best = about.chains[about.best][1], described[about.best]
-        if isinstance(posterior, CollapsedGuide):
-            _look_at_training(report, about, generator)
-            _look_at_posterior(report, posterior, of_best)
-        held_out = _predict_rows(about, of_best, generator)
-        _look_at_rows(report, described, held_out)
-        _look_at_calibration(report, held_out)
-        _look_at_latents(report, of_best.F if isinstance(posterior, CollapsedGuide) else align(of_best.F, of_best.F[0]))
+        (_diagnose_collapsed if about.is_collapsed else _diagnose_factorised)(report, about, generator)
     return report
+
+
+def _diagnose_collapsed(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
+    described = [describe_draws(*chain, N_DRAWS, generator=generator) for chain in about.chains]
+    (model, posterior), of_best = about.chains[about.best], described[about.best]
+    is_guide = isinstance(posterior, CollapsedGuide)
+    if is_guide:
+        _look_at_training(report, about, generator)
+        _look_at_posterior(report, posterior, of_best)
+    positions, scales = _some_outputs(model), about.scales(about.best)
+    if is_guide and model.n_rows >= LEAST_ROWS:
+        rows = predict_by_folds(model, posterior, about.known, positions, scales=scales, generator=generator)
+    else:
+        rows = predict_without_refit(of_best.draws, about.known, positions, scales, generator=generator)
+    _look_at_rows(report, described, rows)
+    _look_at_calibration(report, rows)
+    _look_at_residuals(report, rows)
+    n_effective = model.likelihood_power * model.n_outputs
+    look_at_latents(report, of_best.F if is_guide else align(of_best.F, of_best.F[0]), n_effective)
+
+
+def _diagnose_factorised(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
+    model, guide = about.chains[about.best]
+    inference = inference_of(guide)
+    _look_at_training(report, about, generator)
+    report.say("posterior", _UNAVAILABLE + "with its weights q is over too many numbers for importance sampling")
+    report.say("leave-one-out", _UNAVAILABLE + "it needs the weights integrated out, as inference='collapsed' has them")
+    if model.n_rows < LEAST_ROWS:
+        report.say("coverage", _UNAVAILABLE + f"{N_FOLDS} folds need {LEAST_ROWS} rows; there are {model.n_rows}")
+    else:
+        steps = min(inference.steps, len(about.runs[about.best]["losses"]) if about.runs else inference.steps)
+        steps = max(steps, LEAST_STEPS)
+        positions = _some_outputs(model)
+        rows = predict_by_refits(model, guide, about.known, positions, steps=steps, generator=generator)
+        report.log_density = rows.log_density.nanmean().item()
+        report.findings["leave-one-out"] += f"\n{_density_of(report)}"
+        _look_at_calibration(report, rows)
+        _look_at_residuals(report, rows)
+    with isolated(generator):
+        q_f, _ = model.at_centre(lambda: guide.posterior(about.known))
+        F = q_f.sample((N_DRAWS,))
+    look_at_latents(report, F, model.n_outputs)
 
 
 def _look_at_training(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
     model, guide = copy.deepcopy(about.chains[about.best])
-    with noticed_interrupts() as interruption, quiet_jitter():
-        trainee = CollapsedTrainee(model, about.known, MORE_RATE, generator, guide=guide)  # type: ignore[arg-type]
-        more = TrainingRun(trainee, MORE_STEPS).train(interruption, progress=False)
+    seed = new_seed(generator)
+    train = inference_of(guide).train
+    more = train(model, about.known, MORE_STEPS, MORE_RATE, guide=guide, seed=seed, progress=False)
     runs, best = about.runs, about.best
     gained = runs[best]["bound"] - runs[best]["start"] if runs else np.nan
     report.further_gain = more.bound - more.start
@@ -165,19 +215,14 @@ def _look_at_posterior(report: Report, guide: CollapsedGuide, described: Describ
     )
 
 
-def _predict_rows(about: PosteriorSource, described: DescribedDraws, generator: torch.Generator) -> HeldOut:
-    """Predictions of all rows, each from other rows, for some of the outputs."""
-    model, posterior = about.chains[about.best]
+def _some_outputs(model: Network) -> Tensor:
+    """Positions of the outputs on which calibration is checked, ``(b,)``."""
     D = model.n_outputs
     n_outputs = min(D, max(N_OUTPUTS, N_NUMBERS // model.n_rows))
-    positions = torch.linspace(0, D - 1, n_outputs).round().long().unique().to(model.X.device)
-    scales = about.scales(about.best)
-    if not isinstance(posterior, CollapsedGuide) or model.n_rows < LEAST_ROWS:
-        return predict_without_refit(described.draws, about.known, positions, scales, generator=generator)
-    return predict_by_folds(model, posterior, about.known, positions, scales=scales, generator=generator)
+    return torch.linspace(0, D - 1, n_outputs).round().long().unique().to(model.X.device)
 
 
-def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: HeldOut) -> None:
+def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: RowPredictions) -> None:
     by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
     dims = ("chain", "draw", "run")
     noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo needs a posterior for its number of draws
@@ -197,10 +242,14 @@ def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: Hel
         finding = "elpd cannot be trusted: it weights draws of q"
     else:
         finding = f"elpd {elpd:.6g} over {len(k)} rows" + (f"; k-hat is above {K_LIMIT} in {poor}" if poor else "")
-    report.say("leave-one-out", f"{finding}\nlog density {report.log_density:.4g} a number in held-out rows")
+    report.say("leave-one-out", f"{finding}\n{_density_of(report)}")
 
 
-def _look_at_calibration(report: Report, held_out: HeldOut) -> None:
+def _density_of(report: Report) -> str:
+    return f"log density {report.log_density:.4g} a number in held-out rows"
+
+
+def _look_at_calibration(report: Report, held_out: RowPredictions) -> None:
     report.pit, report.is_refitted = held_out.pit.cpu().numpy(), held_out.is_refitted
     report.coverages = find_coverages(held_out.pit, held_out.values, held_out.mean)
     report.coverage = report.coverages[0].outer
@@ -229,11 +278,27 @@ def _look_at_calibration(report: Report, held_out: HeldOut) -> None:
         )
 
 
+def _look_at_residuals(report: Report, held_out: RowPredictions) -> None:
+    spread = (held_out.values - held_out.values.nanmean(0)).square().nanmean().sqrt()
+    error = (held_out.values - held_out.mean).square().nanmean().sqrt()
+    report.residual = (error / spread).item()
+    report.say(
+        "residuals",
+        f"root mean square {report.residual:.3g} of the outputs' standard deviation in held-out rows",
+        "held-out rows are predicted no better than by the outputs' means" if report.residual >= 1.0 else None,
+    )
+
+
 def _listed(clauses: list[str]) -> str:
     return ", and ".join(clauses)
 
 
-def _look_at_latents(report: Report, F: Tensor) -> None:
+def look_at_latents(report: Report, F: Tensor, n_outputs: float) -> None:
+    """Notes in a report which of the latent functions matter.
+
+    :param F: draws of the functions, ``(s, N, K)``.
+    :param n_outputs: how many (effective) outputs there were to learn them from.
+    """
     # Rotations of F mean nothing, so the functions are taken along the principal axes of E[FᵀF]. One that the data do
     # not need is as likely positive as negative everywhere: its mean is small beside its spread.
     sizes, axes = torch.linalg.eigh((F.mT @ F).mean(0))
@@ -241,12 +306,14 @@ def _look_at_latents(report: Report, F: Tensor) -> None:
     certain = (F.mean(0) @ axes).square().sum(0) / sizes
     report.latent_shares = (sizes / sizes.sum()).cpu().numpy()
     report.latent_certainties = certain.cpu().numpy()
-    useless = int(((certain < USELESS) | (sizes < 1e-6 * sizes.sum())).sum())
+    unused = int(((certain < USELESS) | (sizes < 1e-6 * sizes.sum())).sum())
     shares = ", ".join(f"{share:.1%}" for share in report.latent_shares)
-    report.say(
-        "latents",
-        f"{shares} of the functions' size, of which " + ", ".join(f"{c:.0%}" for c in certain.tolist()) + " is certain",
-        f"{useless} of {F.shape[-1]} latent functions do nothing: n_latents={F.shape[-1] - useless} would do."
-        if useless
-        else None,
-    )
+    found = f"{shares} of the functions' size, of which " + ", ".join(f"{c:.0%}" for c in certain.tolist())
+    warning = None
+    if unused and n_outputs < FEW_OUTPUTS:
+        found += f" is certain;\nthe fit does not use {unused} of them, but {n_outputs:.0f} outputs are few to tell"
+    else:
+        found += " is certain"
+    if unused and n_outputs >= FEW_OUTPUTS:
+        warning = f"{unused} of {F.shape[-1]} latent functions do nothing: n_latents={F.shape[-1] - unused} would do."
+    report.say("latents", found, warning)

@@ -16,6 +16,7 @@ from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
+from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
 from pyro_gprn.prediction.scales import OutputScales
@@ -40,15 +41,28 @@ class PosteriorSource:
     1
     """
 
-    chains: list[tuple[CollapsedGPRN, Posterior]]
+    chains: list[tuple[Any, Any]]
     known: OutputStatistics
     inputs: np.ndarray
     fitted: FittedNetwork | None = None
 
     @property
-    def model(self) -> CollapsedGPRN:
+    def model(self) -> Any:
         """The model of the first chain."""
         return self.chains[0][0]
+
+    @property
+    def is_collapsed(self) -> bool:
+        """True if the weights are integrated out."""
+        return isinstance(self.model, CollapsedGPRN)
+
+    def check_collapsed(self) -> None:
+        """Raises an error unless the weights are integrated out."""
+        if not self.is_collapsed:
+            raise ValueError(
+                "this needs the weights integrated out: a CollapsedGPRN, inference='collapsed'; got a"
+                f" {type(self.model).__name__}"
+            )
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -82,7 +96,10 @@ class PosteriorSource:
                 f" {type(source).__name__}"
             )
         model, posterior = source
-        _check_collapsed(model)
+        if not isinstance(model, Network):
+            raise ValueError(f"diagnostics need a CollapsedGPRN or a GPRN; got {type(model).__name__}")
+        if not isinstance(model, CollapsedGPRN):
+            return cls([(model, posterior)], posterior.statistics(), model.X.cpu().numpy())
         chains: list[tuple[CollapsedGPRN, Posterior]] = [(model, posterior)]
         if isinstance(posterior, MCMC):
             draws = posterior.get_samples(group_by_chain=True)
@@ -91,11 +108,11 @@ class PosteriorSource:
 
     @classmethod
     def _of_fit(cls, fitted: FittedNetwork) -> PosteriorSource:
-        _check_collapsed(fitted.model)
         chains = []
         for number in range(len(fitted.runs)):
             model, guide = fitted.run(number)
-            model.statistics(fitted.known)
+            if isinstance(model, CollapsedGPRN):
+                model.statistics(fitted.known)
             chains.append((model, guide))
         return cls(chains, fitted.known, fitted.inputs.cpu().numpy(), fitted)
 
@@ -133,11 +150,3 @@ class PosteriorSource:
             known = zip(names, shape, strict=True)
             labels = [list(template.coordinates.get(name, np.arange(size))) for name, size in known]
         return names, labels
-
-
-def _check_collapsed(model: Any) -> None:
-    if not isinstance(model, CollapsedGPRN):
-        raise ValueError(
-            f"diagnostics need the weights integrated out: a CollapsedGPRN, inference='collapsed'; got"
-            f" {type(model).__name__}"
-        )

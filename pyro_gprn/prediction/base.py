@@ -205,6 +205,31 @@ class PosteriorPredictive(ABC):
         return chosen.reshape(result)
 
     @torch.no_grad()
+    def cdf(self, Y_new: Tensor, outputs: Outputs = None) -> Tensor:
+        """``P(y*_nd ≤ Y_new | data)`` of each new output on its own, noise included, ``(N*, …)``; NaN where Y_new is.
+
+        It belongs to :meth:`quantiles`: if the noise is not Gaussian, it is the share of 1,000 draws of the outputs.
+
+        :param Y_new: values of the selected outputs at the new inputs, ``(N*, …)``.
+
+        >>> from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive
+        >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=30, n_latents=2)
+        >>> predictive = posterior_predictive(model, CollapsedGuide(model), model.X[:5], Y=torch.ones(8, 30))
+        >>> (predictive.cdf(predictive.quantiles([0.3])[0]) - 0.3).abs().max() < 1e-5
+        tensor(True)
+        """
+        chosen = OutputSelection(outputs, self.output_shape)
+        y = Y_new.reshape(len(self.X_new), chosen.size).to(self.X_new)
+        if not self._has_gaussian_noise:
+            draws = self.sample(N_QUANTILE_DRAWS, outputs).reshape(-1, *y.shape)
+            return chosen.reshape(torch.where(y.isnan(), torch.nan, (draws <= y).to(y).mean(0)))
+        components = self._components(None, joint=False)
+        result = torch.empty_like(y)
+        for block in self._blocks(chosen, components.n_components * len(self.X_new)):
+            result[:, block] = self._mixture_of(components, chosen, block).cdf(y[:, block])
+        return chosen.reshape(result)
+
+    @torch.no_grad()
     def quantiles(
         self,
         probabilities: Sequence[float],
