@@ -82,9 +82,9 @@ def fit_collapsed(
     :param model: the model.
     :param Y: outputs, ``(N, d_1, …, d_M)`` or flat, NaN where missing; centred and of about unit scale.
     :param posterior: ``"variational"``, the default, maximises the bound. ``"laplace"`` finds the most probable
-        functions and puts a Gauss-Newton covariance around them; ``"point"`` leaves them without, and takes what they
-        miss for noise, so that its intervals are too wide. Both are cheaper a step, and predicted every field that was
-        tried worse.
+        functions and puts a Gauss-Newton covariance around them; ``"point"`` leaves them without. The most
+        probable functions are too small, and the weights' kernel too large to make up for it, so that intervals are too
+        wide at new inputs. Both are cheaper a step, and predicted every field that was tried worse.
     :param guide: a trained posterior of the model to go on from, in place of a new start.
     :param starts: names of the starts (:data:`~pyro_gprn.collapsed.starts.STARTS`) that are raced, the best trained to
         the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
