@@ -35,7 +35,7 @@ MORE_STEPS, MORE_RATE = 60, 0.04
 TOLERANCE = 0.03
 #: A latent function counts as unused if its posterior mean explains less than this share of its mean square.
 USELESS = 0.2
-#: With fewer (effective) outputs a fit may well leave functions unused that the data came from. Of 24 fits to draws from
+#: With fewer (effective) outputs a fit may leave functions unused that the data came from. Of 24 fits to draws from
 #: the network itself, with the true 2 or 3 functions, all 8 with 4 outputs did so, 5 of 8 with 12, and none with 60.
 FEW_OUTPUTS = 20
 #: Calibration is checked on so many outputs: as many as make this many numbers, but not fewer than the second.
