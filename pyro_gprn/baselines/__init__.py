@@ -1,5 +1,7 @@
-"""Other methods, to compare with."""
+"""Other methods, to compare with, behind the interface of :class:`~pyro_gprn.GPRNRegressor`."""
 
-from pyro_gprn.baselines.independent import independent_gps
+from pyro_gprn.baselines.coregionalisation import LMC
+from pyro_gprn.baselines.independent import IndependentGP, independent_gps
+from pyro_gprn.baselines.mean import TrainingMean
 
-__all__ = ["independent_gps"]
+__all__ = ["LMC", "IndependentGP", "TrainingMean", "independent_gps"]
