@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from pyro_gprn.baselines import LMC, IndependentGP, TrainingMean
+from pyro_gprn.baselines import HOGP, LMC, IndependentGP, ReducedGP, TrainingMean
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(16, 2))
@@ -36,6 +36,10 @@ METHODS = {
     "own kernels": IndependentGP("matern52", own_kernels=True),
     "output scales": IndependentGP("rbf", output_scales=True),
     "lmc": LMC(2, kernel="rbf", steps=4, effective_outputs=None, progress=False, seed=0),
+    "pca": ReducedGP("pca", kernel="rbf", steps=10),
+    "kpca": ReducedGP("kpca", 3, kernel="rbf", steps=10, seed=0),
+    "isomap": ReducedGP("isomap", 2, kernel="rbf", steps=10, seed=0),
+    "hogp": HOGP(steps=5, seed=0),
     "mean": TrainingMean(),
 }
 WITH_HOLES = ("independent", "own kernels", "output scales", "lmc", "mean")

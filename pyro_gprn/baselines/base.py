@@ -54,12 +54,13 @@ class Baseline(Estimator, ABC):
         """The record of a fit to standardised data."""
 
 
-def check_complete(data: TrainingData, name: str) -> None:
+def check_complete(data: TrainingData, name: str, *, with_all_outputs: bool = False) -> None:
     """Raises an error if outputs are missing, for a method that cannot do without.
 
     :param name: of the method.
+    :param with_all_outputs: whether outputs that were never observed are missed as well.
     """
-    if not data.known.is_complete:
+    if not data.known.is_complete or (with_all_outputs and data.present is not None):
         raise ValueError(
             f"{name} needs complete outputs, but Y holds NaN: IndependentGP, LMC and GPRNRegressor take missing outputs"
         )
