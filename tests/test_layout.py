@@ -172,6 +172,7 @@ PUBLIC = [
     "MixtureGuide",
     "PosteriorPredictive",
     "TensorNormal",
+    "compare",
     "diagnose",
     "fit_collapsed",
     "output_correlation",

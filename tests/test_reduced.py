@@ -167,14 +167,15 @@ def test_the_kernel_may_be_chosen_by_its_evidence():
     torch.testing.assert_close(r.fitted_.gps.evidence.sum(), max(each))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # BoTorch's own, on sparse tensors
 def test_hogp_is_that_of_botorch():
     Y = field(12).reshape(14, 3, 4)
     r = HOGP(steps=4, learning_rate=0.1, seed=5, standardize=False).fit(X, Y)
     inputs, outputs = torch.from_numpy(X), torch.from_numpy(Y)
     from botorch.models import HigherOrderGP  # after the fit: the first import of it warns
     from botorch.optim.fit import fit_gpytorch_mll_torch
-    from gpytorch.mlls import ExactMarginalLogLikelihood
     from botorch.settings import validate_input_scaling
+    from gpytorch.mlls import ExactMarginalLogLikelihood
     from gpytorch.settings import fast_computations
 
     torch.manual_seed(5)
