@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
     )
     from pyro_gprn.diagnostics import diagnose as diagnose, to_arviz as to_arviz
     from pyro_gprn.estimator import GPRNRegressor as GPRNRegressor
+    from pyro_gprn.experiments.comparison import compare as compare
     from pyro_gprn.factorised import (
         GPRN as GPRN,
         ClosedFormELBO as ClosedFormELBO,
@@ -51,6 +52,7 @@ _HOMES = {
     ),
     "diagnostics": ("diagnose", "to_arviz"),
     "estimator": ("GPRNRegressor",),
+    "experiments.comparison": ("compare",),
     "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide", "MeanFieldGuide", "MixtureGuide"),
     "plots": ("plot_correlation", "plot_field", "plot_fit"),
     "prediction": ("PosteriorPredictive", "posterior_predictive"),

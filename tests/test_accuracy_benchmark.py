@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
+
+from pyro_gprn.metrics import crps_of_draws, judge_gaussian
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -101,15 +104,13 @@ def test_scores_do_not_depend_on_the_units_of_the_outputs():
 
 
 def test_the_crps_of_draws_is_that_of_their_gaussian():
-    from comparison.scores import crps_of_draws, judge_gaussian
-
-    truth = np.array([[-1.0, 0.0, 2.5]])
-    draws = norm.ppf((np.arange(4000) + 0.5) / 4000)[:, None, None] * 2.0 + 0.5
-    exact = judge_gaussian(np.full((1, 3), 0.5), np.array(2.0), truth)
-    np.testing.assert_allclose(crps_of_draws(np.broadcast_to(draws, (4000, 1, 3)), truth), exact.crps, rtol=2e-3)
+    truth = torch.tensor([[-1.0, 0.0, 2.5]], dtype=torch.float64)
+    draws = torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)[:, None, None] * 2.0 + 0.5
+    exact = judge_gaussian(torch.full_like(truth, 0.5), torch.tensor(2.0, dtype=torch.float64), truth)
+    np.testing.assert_allclose(crps_of_draws(draws.expand(4000, 1, 3), truth), exact.crps, rtol=2e-3)
     integral = np.linspace(-30, 30, 200_001)
     steps = (norm.cdf((integral - 0.5) / 2.0) - (integral >= 2.5)) ** 2
-    assert exact.crps[0, 2] == pytest.approx(np.trapezoid(steps, integral), rel=1e-3)
+    assert exact.crps[0, 2].item() == pytest.approx(np.trapezoid(steps, integral), rel=1e-3)
 
 
 def test_a_network_is_judged_by_its_own_density_in_standardised_units():

@@ -14,16 +14,15 @@ from sklearn.linear_model import RidgeCV
 
 from comparison import gaussian_processes
 from comparison.problem import Task
-from comparison.scores import LEVEL, Judged, crps_of_draws, judge_gaussian
-from pyro_gprn import GPRNRegressor, posterior_predictive
-from pyro_gprn.baselines import independent_gps
+from pyro_gprn import GPRNRegressor
+from pyro_gprn.baselines import IndependentGP
+from pyro_gprn.experiments.judgement import Prediction
+from pyro_gprn.metrics import Judged, judge_gaussian
 
 #: A GP for each output is fitted to at most this many outputs.
 MOST_OUTPUTS_ONE_BY_ONE = 20
 #: Components of PCA: those of so much of the variance, at most so many.
 SHARE_OF_VARIANCE, MOST_COMPONENTS = 0.999, 15
-#: Draws from which the CRPS of a network is estimated, and how many numbers are drawn at once.
-N_DRAWS, NUMBERS_AT_ONCE = 200, 2**24
 #: Rows of complete data that least squares wants for each output that it regresses on.
 ROWS_PER_REGRESSOR = 2
 
@@ -44,31 +43,8 @@ class Gaussian:
     deviation: np.ndarray
 
     def judge(self, truth: np.ndarray) -> Judged:
-        return judge_gaussian(self.mean, self.deviation, truth)
-
-
-class NetworkPredictive:
-    """What a fitted network predicts; mean and intervals are computed at once, the rest when it is judged."""
-
-    def __init__(self, regressor: GPRNRegressor, task: Task) -> None:
-        self._regressor, self._task = regressor, task
-        tail = (1 - LEVEL) / 2
-        self._mean = self._flat(regressor.predict(task.X_test))
-        self._interval = [self._flat(each) for each in regressor.predict(task.X_test, quantiles=(tail, 1 - tail))]
-
-    def _flat(self, outputs: np.ndarray, n_axes: int = 1) -> np.ndarray:
-        return self._task.standardise(outputs.reshape(*outputs.shape[:n_axes], -1))
-
-    def judge(self, truth: np.ndarray) -> Judged:
-        task = self._task
-        density = self._regressor.log_predictive_density(task.X_test, task.Y_test).reshape(truth.shape)
-        at_once = max(1, NUMBERS_AT_ONCE // (N_DRAWS * task.n_outputs))
-        parts = np.arange(at_once, len(truth), at_once)
-        crps = [
-            crps_of_draws(self._flat(self._regressor.sample(X, N_DRAWS), 2), y)
-            for X, y in zip(np.split(task.X_test, parts), np.split(truth, parts), strict=True)
-        ]
-        return Judged(self._mean, density + np.log(task.scale), np.concatenate(crps), *self._interval)
+        mean, deviation, truth = (torch.tensor(each) for each in (self.mean, self.deviation, truth))
+        return judge_gaussian(mean, deviation, truth)
 
 
 def _anything(task: Task) -> str | None:
@@ -93,15 +69,16 @@ class Method:
 
 def network(task: Task, split: int, **settings: Any) -> Predictive:
     """The estimator with its default settings."""
-    return NetworkPredictive(GPRNRegressor(seed=split, progress=False, **settings).fit(task.X, task.Y), task)
+    regressor = GPRNRegressor(seed=split, progress=False, **settings).fit(task.X, task.Y)
+    return Prediction(regressor, task.X_test, task.centre, task.scale)
 
 
 def shared_gp(task: Task, split: int, kernel: str) -> Predictive:
     """Independent GPs that share one kernel with a length-scale for each input, by their exact evidence."""
-    X, X_test = (torch.from_numpy(each) for each in task.inputs)
-    model, draws = independent_gps(X, torch.from_numpy(task.outputs), task.n_outputs, kernel=kernel)
-    predictive = posterior_predictive(model, draws, X_test)
-    return Gaussian(predictive.mean().numpy(), predictive.variance().sqrt().numpy())
+    scaling = "outputs" if task.own_units else "field"
+    gps = IndependentGP(kernel, standardize=scaling).fit(task.X, task.Y)
+    mean, deviation = (each.reshape(task.truth.shape) for each in gps.predict(task.X_test, return_std=True))
+    return Gaussian(task.standardise(mean), deviation / task.scale)
 
 
 def sklearn_gp(task: Task, split: int, **settings: Any) -> Predictive:

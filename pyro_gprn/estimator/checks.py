@@ -18,22 +18,38 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"n_latents must be 'auto' or an integer of at least 1; got {settings.n_latents!r}")
     for name in ("steps", "restarts"):
         value = getattr(settings, name)
-        if not (name == "steps" and value is None) and not (_is_integer(value) and value >= 1):
-            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
+        if not (name == "steps" and value is None):
+            check_count(name, value)
     rate = settings.learning_rate
     if rate is not None and not (isinstance(rate, numbers.Real) and float(rate) > 0):
         raise ValueError(f"learning_rate must be a positive number; got {rate!r}")
-    if settings.seed is not None and not _is_integer(settings.seed):
-        raise ValueError(f"seed must be an integer or None; got {settings.seed!r}")
-    if not (isinstance(settings.standardize, bool) or settings.standardize in ("field", "outputs")):
-        raise ValueError(f"standardize must be True, False, 'field' or 'outputs'; got {settings.standardize!r}")
+    check_shared_settings(settings)
     if not (isinstance(settings.own_kernels, (bool, np.bool_)) or settings.own_kernels == "auto"):
         raise ValueError(f"own_kernels must be 'auto', True or False; got {settings.own_kernels!r}")
     if settings.own_kernels != "auto" and settings.own_kernels and settings.inference != "collapsed":
         raise ValueError(f"own_kernels=True needs inference='collapsed'; got {settings.inference!r}")
     for name in ("output_scales", "selection"):
-        if not isinstance(getattr(settings, name), (bool, np.bool_)):
-            raise ValueError(f"{name} must be True or False; got {getattr(settings, name)!r}")
+        check_truth(name, getattr(settings, name))
+
+
+def check_shared_settings(settings: Any) -> None:
+    """Checks the settings that all estimators have: ``seed`` and ``standardize``."""
+    if settings.seed is not None and not _is_integer(settings.seed):
+        raise ValueError(f"seed must be an integer or None; got {settings.seed!r}")
+    if not (isinstance(settings.standardize, bool) or settings.standardize in ("field", "outputs")):
+        raise ValueError(f"standardize must be True, False, 'field' or 'outputs'; got {settings.standardize!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Checks a setting that must be an integer of at least 1."""
+    if not (_is_integer(value) and value >= 1):
+        raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
+
+
+def check_truth(name: str, value: Any) -> None:
+    """Checks a setting that must be True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def _is_integer(value: Any) -> bool:

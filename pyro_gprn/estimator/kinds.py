@@ -72,6 +72,18 @@ def row_labels(array: Any) -> Any:
     return None if is_count else index
 
 
+def take_rows(array: Any, rows: np.ndarray) -> Any:
+    """Some rows of an array, in its own kind; of a list as a NumPy array.
+
+    >>> take_rows([1.0, 2.0, 3.0], np.array([2, 0]))
+    array([3., 1.])
+    """
+    library = library_of(array)
+    if library == "pandas":
+        return array.iloc[rows]
+    return array[rows] if library in ("torch", "xarray") else np.asarray(filled(array))[rows]
+
+
 def check_rows(X: Any, Y: Any) -> None:
     """Raises an error if the rows of X and of Y are labelled, and differently.
 

@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_gprn.estimator.containers import check_rows, plain, read_inputs, read_outputs
-from pyro_gprn.estimator.fitted import FittedNetwork
-from pyro_gprn.outputs.selection import Outputs
+from pyro_gprn.estimator.containers import Template, check_rows, plain, read_inputs, read_outputs
+from pyro_gprn.estimator.scaling import Scaling
+from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction.base import check_probabilities
+
+
+class Record(Protocol):
+    """What predictions need of a fit, be it of a network (:class:`~pyro_gprn.estimator.fitted.FittedNetwork`) or not.
+
+    Methods take new inputs ``(N*, P)`` in the model's units, and return outputs flat and in the data's own. D counts
+    the outputs that have an observation, unless it is said otherwise.
+    """
+
+    @property
+    def outputs(self) -> OutputSource:
+        """Reads Y as it came, ``(N, d_1, …, d_M)``."""
+        ...
+
+    @property
+    def scaling(self) -> Scaling:
+        """Between the model's units and the data's."""
+        ...
+
+    @property
+    def template(self) -> Template:
+        """The kind, type, shape and names of Y."""
+        ...
+
+    def empty(self, X: Tensor) -> Tensor:
+        """An empty tensor for predictions, ``(N*, D)``, in Y's type."""
+        ...
+
+    def mean(self, X: Tensor, deviation: Tensor | None = None) -> Tensor:
+        """The mean, ``(N*, D)``; a ``deviation`` from :meth:`empty` is filled with the standard deviation."""
+        ...
+
+    def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
+        """Of each output with its noise, ``(p, N*, D)``."""
+        ...
+
+    def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
+        """Draws with noise, joint over inputs and outputs, ``(n_draws, N*, D)``."""
+        ...
+
+    def log_density(self, X: Tensor, Y: Tensor) -> Tensor:
+        """``log p(y*_nd | data)``, ``(N*, D)``, of all the outputs that Y has, flat; NaN where ``Y`` is."""
+        ...
 
 
 class Predictions:
@@ -24,7 +67,7 @@ class Predictions:
     """
 
     seed: int | None
-    fitted_: FittedNetwork
+    fitted_: Record
 
     def predict(self, X: Any, return_std: bool = False, *, quantiles: Sequence[float] | None = None) -> Any:
         """The mean of the outputs at new inputs, as ``Y`` came; or mean and standard deviation; or quantiles.
@@ -93,15 +136,6 @@ class Predictions:
             return 1.0 if errors == 0 else 0.0  # scikit-learn's convention for constant outputs
         return (1.0 - errors / spread).item()
 
-    def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
-        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.
-
-        :param X: new inputs, ``(N*, P)``.
-        :param outputs: a selection of outputs, as for :class:`~pyro_gprn.PosteriorPredictive`. Without one there are D²
-            numbers for each input.
-        """
-        return self.fitted_.correlation(self._read_new(X), outputs).cpu().numpy()
-
     @property
     def output_names_(self) -> np.ndarray:
         """A name for each of the flattened outputs, ``(D,)``."""
@@ -112,7 +146,7 @@ class Predictions:
         check_is_fitted(self)
         read = read_inputs(X)
         validate_data(self, X if hasattr(X, "columns") else read, reset=False, skip_check_array=True)
-        return self.fitted_.scaling.inputs(torch.from_numpy(read).to(self.fitted_.model.X.device))
+        return self.fitted_.scaling.inputs(torch.from_numpy(read).to(self.fitted_.scaling.x_mean.device))
 
     def _read_new_outputs(self, Y: Any, n_rows: int) -> Tensor:
         """Flat outputs at new inputs, ``(N*, D)``."""

@@ -12,25 +12,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pyro.contrib.gp.kernels import Kernel
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pyro_gprn.archive import reading
 from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
+from pyro_gprn.estimator.base import Estimator
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import Inference, find_inference
-from pyro_gprn.estimator.prediction import Predictions
 from pyro_gprn.estimator.scaling import Standardize
 from pyro_gprn.estimator.selection import Recipe, Selected, Selection
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import new_seed
+from pyro_gprn.outputs.selection import Outputs
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
@@ -40,7 +39,7 @@ from pyro_gprn.training.loop import Callback
 N_LATENTS = 5
 
 
-class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRNRegressor(Estimator):
     """Gaussian process regression network for arrays: for many outputs or fields, also with missing numbers.
 
     Follows scikit-learn's conventions (``get_params``, ``clone``, ``Pipeline``, ``cross_val_score``). Inputs and
@@ -126,6 +125,8 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
     True
     """
 
+    fitted_: FittedNetwork
+
     def __init__(
         self,
         n_latents: int | Literal["auto"] = 5,
@@ -180,12 +181,7 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         inference = find_inference(self.inference)
         check_settings(self)
         with noticed_interrupts():
-            data = TrainingData.read(X, Y, self.output_shape, self.standardize, torch.device(self.device or "cpu"))
-            named = X if hasattr(X, "columns") else data.X.cpu().numpy()
-            validate_data(BaseEstimator(), named, skip_check_array=True)  # refuses names before the training, not after
-            seed = new_seed() % 2**31 if self.seed is None else self.seed
-            fitted = self._train(inference, data, seed, callback)
-        validate_data(self, named, skip_check_array=True)
+            fitted = self._fit(X, Y, lambda data, seed: self._train(inference, data, seed, callback))
         self._set_fitted(fitted)
         return self
 
@@ -340,6 +336,15 @@ class GPRNRegressor(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator
         )
         limits = self.starts is None and len(starts) > 1
         return selection.choose(recipe, starts, with_limits=limits, any_kernel=any_kernel, any_latents=any_latents)
+
+    def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
+        """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.
+
+        :param X: new inputs, ``(N*, P)``.
+        :param outputs: a selection of outputs, as for :class:`~pyro_gprn.PosteriorPredictive`. Without one there are D²
+            numbers for each input.
+        """
+        return self.fitted_.correlation(self._read_new(X), outputs).cpu().numpy()
 
     def save(self, path: str | Path, *, with_data: bool = True) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.

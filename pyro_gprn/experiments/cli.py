@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pyro-gprn", description="Gaussian process regression networks on Pyro.")
     commands = parser.add_subparsers(dest="command", required=True)
     _add_demo(commands.add_parser("demo", help="fit a simulated field, print scores and draw a figure"))
+    _add_compare(commands.add_parser("compare", help="compare methods on the data of a file, by rows held out"))
     simulate = commands.add_parser("simulate", help="make one of the paper's simulated data sets, or continue with it")
     sets = simulate.add_subparsers(dest="data", required=True)
     _add_cantilever(sets.add_parser("cantilever", help="optimal designs under random forces, 40 × 80 outputs"))
@@ -56,6 +57,56 @@ def _run_demo(given: argparse.Namespace) -> None:
     from pyro_gprn.experiments.demo import run_demo
 
     run_demo(given.figure, steps=given.steps, progress=not given.quiet)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, help="a file of NumPy (.npz) or netCDF (.nc) with inputs and outputs")
+    parser.add_argument("--inputs", nargs="+", default=["X"], help="the array of inputs, or arrays for its columns (X)")
+    parser.add_argument("--output", default="Y", help="the array of outputs (Y)")
+    names = ", ".join(_METHODS)
+    parser.add_argument("--methods", nargs="+", choices=_METHODS, metavar="METHOD", help=f"out of {names}")
+    parser.add_argument("--folds", type=int, default=5, help="into how many parts the rows are split (5)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the folds and of the methods (0)")
+    parser.add_argument("--figure", type=Path, help="a file for a figure of the scores")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    parser.set_defaults(run=_run_compare)
+
+
+#: The methods that can be compared from the shell: the name of a class, and settings beside the seed.
+_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gprn": ("GPRNRegressor", {"progress": False}),
+    "independent": ("IndependentGP", {}),
+    "own-kernels": ("IndependentGP", {"own_kernels": True}),
+    "lmc": ("LMC", {"progress": False}),
+    "pca": ("ReducedGP", {"reducer": "pca"}),
+    "kpca": ("ReducedGP", {"reducer": "kpca"}),
+    "isomap": ("ReducedGP", {"reducer": "isomap"}),
+    "hogp": ("HOGP", {}),
+    "mean": ("TrainingMean", {}),
+}
+
+
+def _make_method(name: str, seed: int) -> Any:
+    from pyro_gprn import baselines, estimator
+
+    kind, settings = _METHODS[name]
+    return getattr(estimator if name == "gprn" else baselines, kind)(seed=seed, **settings)
+
+
+def _run_compare(given: argparse.Namespace) -> None:
+    from pyro_gprn.experiments.comparison import compare
+    from pyro_gprn.experiments.files import read_data
+
+    X, Y = read_data(given.data, given.inputs, given.output)
+    methods = None if given.methods is None else {name: _make_method(name, given.seed) for name in given.methods}
+    found = compare(methods, X, Y, cv=given.folds, seed=given.seed, progress=not given.quiet)
+    print(f"{len(X)} rows of {Y[0].size} outputs, {given.folds} folds; lower is better, and a coverage near 0.95")
+    print(found)
+    if len(found.methods) > 1:
+        print(f"\ndifferences from {found.methods[0]} ± their standard errors\n{found.describe_differences()}")
+    if given.figure is not None:
+        found.plot()[0].figure.savefig(given.figure, dpi=120)
+        print(f"\nfigure: {given.figure.resolve()}")
 
 
 def _add_cantilever(parser: argparse.ArgumentParser) -> None:
