@@ -48,9 +48,9 @@ def to_arviz(
     - *sample_stats* (``lp``, ``log_q``, ``bound``), *observed_data*, *constant_data*.
 
     Of a network that has its weights (``inference="kronecker"`` and others) there is the same, except for what needs
-    the weights integrated out: *log_likelihood* (an attribute of every group says so), ``lp``, ``log_q`` and
-    ``correlation``. Its ``bound`` is that of the chain. Its draws of outputs are from the same posterior as those of
-    ``f``, but are not made from them.
+    the weights integrated out: *log_likelihood* (the attribute "no_log_likelihood" of every group says why), ``lp``,
+    ``log_q`` and ``correlation``. Its ``bound`` is that of the chain. Its draws of outputs are from the same posterior
+    as those of ``f``, but are not made from them.
 
     Restarts are chains. Outputs are in the data's units and have their names; log-likelihoods are the model's, for
     standardised outputs, times the power of the likelihood. Where the fit has a scale for each output, draws of outputs

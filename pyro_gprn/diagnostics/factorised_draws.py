@@ -83,7 +83,8 @@ class FactorisedDraws(ChainDraws):
         if self.of_each_output:  # modes of outputs count as one dimension
             self.hyperparameters["noise_y"] = self.hyperparameters["noise_y"].flatten(1)
         self.sample_stats = {"bound": torch.stack([each.bound for each in posteriors])}
-        self.attributes = {"log_likelihood": NO_LOG_LIKELIHOOD}
+        # az.loo would take an attribute of sample_stats for the densities if it were named "log_likelihood".
+        self.attributes = {"no_log_likelihood": NO_LOG_LIKELIHOOD}
 
     def _posteriors(self, n_draws: int, generator: torch.Generator) -> list[_Posterior]:
         """The posterior that each draw comes from: the same for all, unless hyperparameters have a spread."""
