@@ -155,8 +155,6 @@ def test_models_guides_and_mcmc():
     ]:
         with pytest.raises(ValueError, match=message):
             to_arviz(source)
-    with pytest.raises(ValueError, match="inference='collapsed'"):
-        to_arviz(fit(inference="kronecker", steps=2))
 
 
 FACTORISED = sorted(name for name, inference in INFERENCES.items() if not inference.is_collapsed)

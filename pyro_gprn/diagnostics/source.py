@@ -16,6 +16,7 @@ from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
+from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
@@ -56,14 +57,6 @@ class PosteriorSource:
         """True if the weights are integrated out."""
         return isinstance(self.model, CollapsedGPRN)
 
-    def check_collapsed(self) -> None:
-        """Raises an error unless the weights are integrated out."""
-        if not self.is_collapsed:
-            raise ValueError(
-                "this needs the weights integrated out: a CollapsedGPRN, inference='collapsed'; got a"
-                f" {type(self.model).__name__}"
-            )
-
     @property
     def runs(self) -> list[dict[str, Any]]:
         """The results of each restart, as in :class:`~pyro_gprn.estimator.fitted.FittedNetwork`; else an empty list."""
@@ -99,6 +92,11 @@ class PosteriorSource:
         if not isinstance(model, Network):
             raise ValueError(f"diagnostics need a CollapsedGPRN or a GPRN; got {type(model).__name__}")
         if not isinstance(model, CollapsedGPRN):
+            if not isinstance(posterior, FactorisedGuide):
+                raise ValueError(
+                    f"of a {type(model).__name__} diagnostics take one of the package's guides, such as a"
+                    f" KroneckerGuide; got {type(posterior).__name__}"
+                )
             return cls([(model, posterior)], posterior.statistics(), model.X.cpu().numpy())
         chains: list[tuple[CollapsedGPRN, Posterior]] = [(model, posterior)]
         if isinstance(posterior, MCMC):
