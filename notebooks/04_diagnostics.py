@@ -41,8 +41,9 @@ title = plt.title("four of the forty outputs")
 #
 # The outputs are independent draws, so each counts for one (`effective_outputs=None`). Three restarts, then `diagnose`:
 # it trains a copy a little further to see whether the bound had settled, compares the restarts, takes the importance
-# ratios of $q$ against the posterior, predicts each row from all others, and asks which latent functions the data need.
-# What looks wrong is said in words, with an exclamation mark.
+# ratios of $q$ against the posterior, predicts each row from all others, refits the network to three folds to see
+# whether its intervals hold what was held out, and asks which latent functions the data need. What looks wrong is said
+# in words, with an exclamation mark; a number that has just been called untrustworthy is not quoted.
 
 # %%
 steps = 200 if small else None  # None: the default

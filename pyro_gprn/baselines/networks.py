@@ -43,15 +43,10 @@ def record(
     :param choice: of the kernel.
     :param scales: whether each output has a scale of its own.
     """
-    return FittedNetwork(
+    return FittedNetwork.of(
+        data,
         model=model,
         guide=posterior,
-        known=data.known,
-        outputs=data.outputs,
-        scaling=data.scaling,
-        template=data.template,
-        output_shape=data.output_shape,
-        present=data.present,
         kernels={},
         seed=seed,
         runs=[{"bound": bound}],

@@ -17,6 +17,7 @@ from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_corre
 from pyro_gprn.collapsed.conditioned import ConditionedDraws
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.containers import Template
+from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -87,6 +88,12 @@ class FittedNetwork:
     training_identity: dict[str, Any] | None = None
     scales: OutputScales | bool = False
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: TrainingData, **fit: Any) -> FittedNetwork:
+        """The record of a fit to some data; ``fit`` has all that the data do not."""
+        shared = ("known", "outputs", "scaling", "template", "output_shape", "present")
+        return cls(**{name: getattr(data, name) for name in shared}, **fit)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": {}}  # which can be made again

@@ -207,15 +207,10 @@ class GPRNRegressor(Estimator):
             after=selected.identity,
             **_starts_of(inference, selected.recipe),
         )
-        return FittedNetwork(
+        return FittedNetwork.of(
+            data,
             model=model,
             guide=fit.guide,
-            known=data.known,
-            outputs=data.outputs,
-            scaling=data.scaling,
-            template=data.template,
-            output_shape=data.output_shape,
-            present=data.present,
             kernels=copy.deepcopy({"kernel_f": self.kernel_f, "kernel_w": self.kernel_w}),
             seed=seed,
             runs=fit.restarts,
