@@ -76,6 +76,17 @@ def test_an_output_that_would_lose_nearly_all_it_has_keeps_it():
         assert (~kept[:, 0].isnan()).sum() >= 0.4 * 15 - 5
 
 
+@pytest.mark.parametrize("n_with_holes", [1, 2, 4, 7])
+def test_each_fold_moves_the_holes_of_some_outputs_and_all_are_moved_in_the_end(n_with_holes):
+    Y = numbers(60, 8)
+    for output in range(n_with_holes):
+        Y[5 * output : 5 * output + 6, output] = torch.nan
+    folds = make_folds(torch.linspace(0, 1, 60)[:, None], OutputStatistics.of(Y), 4, seed=0)
+    moved = [fold.hidden.any(0).nonzero().flatten().tolist() for fold in folds]
+    assert all(1 <= len(outputs) <= max(1, -(-n_with_holes // 4)) for outputs in moved)
+    assert {output for outputs in moved for output in outputs} == set(range(n_with_holes))
+
+
 FOLDS = [Fold(torch.tensor([0, 1]), torch.tensor([2])), Fold(torch.tensor([1, 2]), torch.tensor([0]))] * 2
 
 

@@ -1,8 +1,9 @@
 """What is held out to judge a fit: entries of Y that look like those that will be asked for.
 
 Whole rows, as new inputs have none of their outputs. Where Y has holes, entries in the rows that stay are hidden as
-well: the data's own holes, moved along the rows, so that they are as long, and as common to several outputs, as those
-that a prediction will have to fill.
+well: the data's own holes, moved along the rows, so that they are as long as those that a prediction will have to fill.
+Each fold moves the holes of some of the outputs only: with all of them moved, twice as much would be missing as in the
+data, and what other outputs can tell of a hole would be judged too low.
 """
 
 from __future__ import annotations
@@ -70,7 +71,17 @@ def make_folds(X: Tensor, known: OutputStatistics, n_folds: int, seed: int) -> l
     """
     observed = _observed(X, known)
     splits = KFold(n_folds, shuffle=True, random_state=seed).split(np.empty(len(X)))
-    return [_fold(kept, held_out, observed, (i + 1) / (n_folds + 1)) for i, (kept, held_out) in enumerate(splits)]
+    moved = _moved_outputs(observed, n_folds)
+    return [
+        _fold(kept, held_out, observed, moved[i], (i + 1) / (n_folds + 1)) for i, (kept, held_out) in enumerate(splits)
+    ]
+
+
+def _moved_outputs(observed: tuple[Tensor, Tensor] | None, n_folds: int) -> list[Tensor]:
+    """The outputs whose holes each fold moves: every output that has some in one fold at least, each fold one."""
+    with_holes = torch.arange(0, device="cpu") if observed is None else (~observed[0]).any(0).nonzero().flatten()
+    enough = with_holes.repeat(-(-n_folds // max(1, len(with_holes))))
+    return [enough[i::n_folds] for i in range(n_folds)]
 
 
 def _observed(X: Tensor, known: OutputStatistics) -> tuple[Tensor, Tensor] | None:
@@ -82,7 +93,11 @@ def _observed(X: Tensor, known: OutputStatistics) -> tuple[Tensor, Tensor] | Non
 
 
 def _fold(
-    kept: Sequence[int], held_out: Sequence[int], observed: tuple[Tensor, Tensor] | None, moved_by: float
+    kept: Sequence[int],
+    held_out: Sequence[int],
+    observed: tuple[Tensor, Tensor] | None,
+    outputs: Tensor,
+    moved_by: float,
 ) -> Fold:
     rows, others = torch.as_tensor(kept, device="cpu"), torch.as_tensor(held_out, device="cpu")
     if observed is None:
@@ -90,7 +105,9 @@ def _fold(
     seen, order = observed
     moved = torch.empty_like(seen)
     moved[order] = (~seen[order]).roll(round(moved_by * len(seen)), 0)
-    hidden = (moved & seen)[rows]
+    is_moved = torch.zeros(seen.shape[1], dtype=torch.bool, device="cpu")
+    is_moved[outputs] = True
+    hidden = (moved & seen & is_moved)[rows]
     stays = (seen[rows] & ~hidden).sum(0)
     hidden[:, stays < LEAST_SHARE * seen.sum(0)] = False
     return Fold(rows, others, hidden if hidden.any() else None)
