@@ -27,22 +27,22 @@ def report(results: Results) -> str:
 
     >>> from pyro_gprn.experiments.reproduction.cell import Cell
     >>> scores = {"nrmse": 0.2, "nlpd": -1.0, "crps": 0.1, "coverage": 0.95}
-    >>> print(report({Cell("pressure", 64, "PCA-GP", 2, 0): {"scores": scores, "seconds": 3.0, "peak_mib": 900.0}}))
+    >>> print(report({Cell("pressure", 64, "PCA-GP", 2, 0): {"scores": scores, "cpu_seconds": 3.0, "peak_mib": 900.0}}))
     **pressure, 64 training rows**
     <BLANKLINE>
-    | method | K | repeats | NRMSE | NLPD | CRPS | coverage | seconds | MiB |
+    | method | K | repeats | NRMSE | NLPD | CRPS | coverage | CPU seconds | MiB |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- |
     | PCA-GP | 2 | 1 | 0.2 ± nan | -1 | 0.1 | 0.95 | 3 | 900 |
     """
     rows: dict[tuple[str, int], list[list[str]]] = {}
     for (data, n_train, method, n_latents), repeats in by_setting(results).items():
         values = [mean_and_deviation(repeat["scores"][name] for repeat in repeats) for name in SCORES]
-        values.append(mean_and_deviation(repeat["seconds"] for repeat in repeats))
+        values.append(mean_and_deviation(repeat["cpu_seconds"] for repeat in repeats))
         peak = max(repeat["peak_mib"] or float("nan") for repeat in repeats)
         shown = [f"{values[0][0]:.4g} ± {values[0][1]:.1g}", *(f"{mean:.3g}" for mean, _ in values[1:]), f"{peak:.0f}"]
         latents = "" if n_latents is None else str(n_latents)
         rows.setdefault((data, n_train), []).append([method, latents, str(len(repeats)), *shown])
-    header = ["method", "K", "repeats", "NRMSE", "NLPD", "CRPS", "coverage", "seconds", "MiB"]
+    header = ["method", "K", "repeats", "NRMSE", "NLPD", "CRPS", "coverage", "CPU seconds", "MiB"]
     parts = [
         f"**{data}, {n_train} training rows**\n\n{markdown(header, each)}" for (data, n_train), each in rows.items()
     ]
@@ -82,8 +82,7 @@ FIGURE_2 = Experiment(
         Block("pressure", 64, WITHOUT_HOGP, (2, 5, 10)),  # the paper, too, leaves HOGP out
     ),
     quick_blocks=(
-        Block("cantilever", 12, NAMES, (2, 3)),
-        Block("gene expression", 12, NAMES, (2,)),
+        Block("cantilever", 12, NAMES, (2,)),
         Block("pressure", 12, WITHOUT_HOGP, (2,)),
     ),
     measurement=Accuracy,

@@ -9,6 +9,8 @@ from typing import Any
 
 #: The kernel of the paper.
 RBF = {"kernel_f": "rbf", "kernel_w": "rbf"}
+#: As little training of a network as possible.
+LITTLE = {"steps": 3, "starts": ["independent"]}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Method:
 
 def _network(name: str, in_paper: str = "", **settings: Any) -> Method:
     """A network with the kernel of the paper."""
-    return Method(name, "GPRNRegressor", {"inference": name, **RBF, **settings}, "n_latents", in_paper, {"steps": 3})
+    return Method(name, "GPRNRegressor", {"inference": name, **RBF, **settings}, "n_latents", in_paper, LITTLE)
 
 
 def _reduced(name: str, reducer: str) -> Method:
@@ -81,6 +83,6 @@ METHODS = {
         Method("HOGP", "HOGP", latents="n_latent_dims", in_paper="HOGP", quick={"steps": 3}),
         Method("LMC", "LMC", {"kernel": "rbf"}, quick={"steps": 3}),
         Method("IndependentGP", "IndependentGP", {"kernel": "rbf"}, None),
-        Method(OURS, "GPRNRegressor", latents=None, quick={"steps": 3, "selection": False, "kernel_w": "rbf"}),
+        Method(OURS, "GPRNRegressor", latents=None, quick={"own_kernels": False, "selection": False, **RBF, **LITTLE}),
     )
 }

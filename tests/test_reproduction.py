@@ -1,0 +1,257 @@
+"""The paper's experiments again: the commands run, a grid resumes after any end, and scores are what they say."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyro_gprn.experiments.cli as cli
+from pyro_gprn.experiments.grid import run_cell, run_missing
+from pyro_gprn.experiments.reproduction.cell import Cell
+from pyro_gprn.experiments.reproduction.command import EXPERIMENTS
+from pyro_gprn.experiments.reproduction.data import QUICK_SOURCES, SOURCES
+from pyro_gprn.experiments.reproduction.measure import Accuracy, Speed
+from pyro_gprn.experiments.reproduction.methods import METHODS
+from pyro_gprn.experiments.reproduction.scores import score
+from pyro_gprn.experiments.results import read
+
+ROOT = Path(cli.__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    seed: int
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def reproduce(*arguments):
+    cli.main(["reproduce", *map(str, arguments), "--quiet"])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_quick_run_of_each_experiment_fills_its_grid_and_reports_it(name, tmp_path, capsys):
+    path, figure = tmp_path / "results.jsonl", tmp_path / "figure.png"
+    reproduce(name, "--quick", "--results", path, "--figure", figure)
+    experiment = EXPERIMENTS[name]
+    results = read(path, Cell)
+    assert list(results) == experiment.grid(1, is_quick=True)
+    missing = {"PCA-GP", "KPCA-GP", "IsoMap-GP", "HOGP", "LMC", "IndependentGP"}
+    for cell, result in results.items():
+        if "error" in result:
+            assert cell.method in missing, result["traceback"]
+            assert "needs pyro_gprn.baselines" in result["error"]
+        else:
+            assert result["peak_mib"] > 50
+            assert result["settings"]["seed"] == 0
+        assert {"commit", "torch"} <= result["versions"].keys()
+    told = capsys.readouterr().out
+    assert "quick: small draws from a network stand in for the data" in told
+    assert figure.exists() == (experiment.plot is not None)
+    reproduce(name, "--quick", "--results", path, "--figure", figure, "--summary")
+    assert told.endswith(capsys.readouterr().out)
+
+
+def test_a_grid_killed_in_the_middle_loses_at_most_the_cell_in_work(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    asked = ["table1", "--quick", "--results", str(path), "--repeats", "40", "--only", "jura", "pm25", "mean-field"]
+    command = [sys.executable, "-m", "pyro_gprn.experiments.cli", "reproduce", *asked, "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        while not path.exists() or path.read_bytes().count(b"\n") < 3:
+            assert process.poll() is None, "the grid ended before it could be killed"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    before = path.read_bytes()
+    finished = before[: before.rindex(b"\n") + 1]
+    path.write_bytes(finished + b'{"data": "jura", "n_train": 12, "met\xc3')  # killed while it wrote, in a character
+    kept = read(path, Cell)
+    assert len(kept) == finished.count(b"\n") >= 3
+    reproduce(*asked, "--repeats", "5")
+    assert f"{10 - len(set(kept) & wanted(5))} cells to run" in capsys.readouterr().out
+    assert path.read_bytes().startswith(finished)
+    whole = [line for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    assert len(whole) == len(read(path, Cell))  # nothing was run twice
+    assert read(path, Cell).keys() >= wanted(5)
+
+
+def wanted(repeats):
+    """The cells that the test above asks for."""
+    return set(EXPERIMENTS["table1"].grid(repeats, is_quick=True, only=["jura", "pm25", "mean-field"]))
+
+
+def test_a_cell_that_fails_is_recorded_and_does_not_stop_the_grid(tmp_path, capsys):
+    def work(cell):
+        if cell.seed == 1:
+            raise ArithmeticError("no answer")
+        return {"value": cell.seed}
+
+    path = tmp_path / "new folder/results.jsonl"
+    how = {"tell": lambda result: result.get("error", "fine"), "progress": False}
+    run_missing(path, [Run("a", seed) for seed in range(3)], work, **how)
+    assert capsys.readouterr().out.splitlines()[1:] == ["fine", "ArithmeticError: no answer", "fine"]
+    failed = read(path, Run)[Run("a", 1)]
+    assert "in work" in failed["traceback"]
+    run_missing(path, [Run("a", seed) for seed in range(3)], work, **how)
+    assert len(lines_of(path)) == 3
+    run_missing(path, [Run("a", 1)], lambda cell: {"value": 1}, again=True, **how)
+    assert "error" not in read(path, Run)[Run("a", 1)]  # the last line counts
+
+
+def test_cells_run_in_several_processes(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+
+    def work(cell):
+        import os
+
+        return {"process": os.getpid(), "threads": __import__("torch").get_num_threads()}
+
+    run_missing(path, [Run("a", seed) for seed in range(4)], work, tell=str, processes=2, progress=False)
+    results = read(path, Run)
+    assert results.keys() == {Run("a", seed) for seed in range(4)}
+    assert all(result["threads"] == 1 and result["process"] != os.getpid() for result in results.values())
+
+
+def test_ctrl_c_in_a_fit_ends_the_grid_and_leaves_no_result_that_was_cut_short(tmp_path):
+    import signal
+
+    path = tmp_path / "results.jsonl"
+    first, second = Cell("jura", 12, "mean-field", 2, 0), Cell("jura", 12, "mean-field", 2, 1)
+
+    def work(cell):
+        if cell == second:
+            signal.raise_signal(signal.SIGINT)  # from now on a fit ends early, at what it has reached
+        return Accuracy(tmp_path, is_quick=True)(cell)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_missing(path, [first, second], work, tell=str, progress=False)
+    assert list(read(path, Cell)) == [first]
+
+
+def test_the_threads_are_given_back():
+    before = torch.get_num_threads()
+    run_cell(Run("a", 0), lambda cell: {"value": 1 / 0})
+    assert torch.get_num_threads() == before
+
+
+def test_names_that_are_not_known_are_refused_and_others_choose_cells():
+    grid = EXPERIMENTS["table1"].grid
+    with pytest.raises(SystemExit, match=r"--only takes names out of equity, jura, pm25, .*; got juro"):
+        grid(1, is_quick=False, only=["juro"])
+    assert {cell.method for cell in grid(1, is_quick=False, only=["jura"])} == {
+        "kronecker",
+        "mean-field",
+        "mixture",
+        "collapsed",
+        "GPRNRegressor()",
+    }
+    chosen = grid(2, is_quick=False, only=["jura", "equity", "mixture"])
+    assert [str(cell) for cell in chosen] == [
+        "jura 249, mixture K = 2, repeat 0",
+        "jura 249, mixture K = 2, repeat 1",
+        "equity 200, mixture K = 2, repeat 0",
+        "equity 200, mixture K = 2, repeat 1",
+    ]
+
+
+def test_data_that_are_not_here_are_left_out_with_a_message(tmp_path, capsys, monkeypatch):
+    def absent(folder):
+        raise FileNotFoundError("no such file")
+
+    for name, source in SOURCES.items():
+        monkeypatch.setitem(SOURCES, name, type(source)(name, absent, 3))
+    with pytest.raises(SystemExit, match="has no results of table1"):
+        reproduce("table1", "--results", tmp_path / "results.jsonl")
+    told = capsys.readouterr().out
+    assert "jura is left out: its data are not here; set PYRO_GPRN_DATA to their folder" in told
+    assert "0 cells to run" in told
+
+
+def test_the_grids_are_those_of_the_paper():
+    table, first, second = (EXPERIMENTS[name].grid(5, is_quick=False) for name in ("table1", "figure1", "figure2"))
+    assert {(cell.data, cell.n_train, cell.n_latents) for cell in table if cell.n_latents} == {
+        ("jura", 249, 2),
+        ("equity", 200, 2),
+        ("pm25", 256, 2),
+    }
+    assert {cell.n_latents for cell in first} == {2, 5, 15, 50}
+    assert {(cell.data, cell.n_train) for cell in second} == {
+        ("cantilever", 128),
+        ("cantilever", 256),
+        ("gene expression", 128),
+        ("gene expression", 178),
+        ("pressure", 64),
+    }
+    assert {cell.n_latents for cell in second if cell.data == "pressure"} == {2, 5, 10, None}
+    assert not any(cell.method == "HOGP" for cell in second if cell.data == "pressure")
+    assert QUICK_SOURCES.keys() == SOURCES.keys()
+
+
+@pytest.mark.usefixtures("published_files")
+def test_published_sets_have_rows_enough_for_their_grids(tmp_path):
+    for name in ("table1", "figure2"):
+        for block in EXPERIMENTS[name].blocks:
+            if block.data not in ("cantilever", "pressure"):
+                split = SOURCES[block.data].split(block.n_train, 0, tmp_path)
+                assert (len(split.X_train), len(split.X_test)) == (block.n_train, SOURCES[block.data].n_test)
+
+
+def test_every_repeat_has_a_split_of_its_own_and_every_method_the_same_splits(tmp_path):
+    source = QUICK_SOURCES["jura"]
+    first, again, other = (source.split(12, seed, tmp_path) for seed in (0, 0, 1))
+    torch.testing.assert_close(first.X_test, again.X_test)
+    assert not torch.equal(first.X_test, other.X_test)
+
+
+class Certain:
+    """Predicts the Gaussian with mean 1 and standard deviation 2 for all outputs."""
+
+    def predict(self, X, return_std=False, quantiles=None):
+        one = torch.ones(len(X), 2, dtype=torch.float64)
+        if quantiles is None:
+            return one, 2 * one
+        return [one + 2 * torch.special.ndtri(torch.tensor(q).double()) for q in quantiles]
+
+    def log_predictive_density(self, X, Y):
+        return torch.distributions.Normal(1.0, 2.0).log_prob(Y.nan_to_num(0.0)).where(~Y.isnan(), Y)
+
+
+def test_scores_are_over_the_outputs_that_are_known_and_do_not_depend_on_units(tmp_path):
+    nan = float("nan")
+    truth = torch.tensor([[1.0, 3.0], [nan, 6.0], [2.0, 1.0]], dtype=torch.float64)
+    scale = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    found = score(Certain(), torch.zeros(3, 1), truth, scale)
+    assert found["mae"] == pytest.approx((0 + 2 + 5 + 1 + 0) / 5)
+    assert found["mae_standardised"] == pytest.approx((0 + 0.5 + 1.25 + 1 + 0) / 5)
+    assert found["mae_of_outputs"] == pytest.approx([0.5, 7 / 3])
+    assert found["coverage"] == pytest.approx(0.8)  # 6 is outside 1 ± 3.92
+    known = truth[~truth.isnan()]
+    assert found["nrmse"] == pytest.approx(((known - 1).square().mean().sqrt() / known.std(correction=0)).item())
+    in_scale = -torch.distributions.Normal(1 / scale, 2 / scale).log_prob((truth / scale).nan_to_num(0.0))
+    assert found["nlpd"] == pytest.approx(in_scale[~truth.isnan()].mean().item())
+
+
+def test_speed_counts_steps_without_the_first_ones(tmp_path):
+    result = Speed(tmp_path, is_quick=True)(Cell("pm25", 12, "kronecker", 2, 0))
+    assert result["steps"] == 2
+    assert result["seconds_a_step"] > 0
+
+
+def test_every_method_names_an_estimator_and_networks_take_their_settings():
+    for method in METHODS.values():
+        if method.estimator == "GPRNRegressor":
+            arguments = method.arguments(None if method.latents is None else 2, 3)
+            assert method.make(arguments).get_params().items() >= arguments.items()
+    assert METHODS["GPRNRegressor()"].arguments(None, 3) == {"seed": 3}
