@@ -43,11 +43,16 @@ class Source:
             return False
         return True
 
-    def scale_of(self, Y: Tensor) -> Tensor:
-        """The standard deviation of each output over the rows of ``Y``, ``(…)``; or one for all outputs, ``()``."""
-        variance = (Y - Y.nanmean(0)).square().nanmean(0)
+    def centre_and_scale(self, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of each output over the rows of ``Y``, and its standard deviation or, ``()``, one for all outputs.
+
+        >>> QUICK_SOURCES["pm25"].centre_and_scale(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        (tensor([2., 5.]), tensor(0.7071))
+        """
+        centre = Y.nanmean(0)
+        variance = (Y - centre).square().nanmean(0)
         spread = (variance if self.own_units else variance.nanmean()).sqrt()
-        return torch.where(spread > 0, spread, 1.0)
+        return centre, torch.where(spread > 0, spread, 1.0)
 
 
 @cache

@@ -16,7 +16,18 @@ from pyro_gprn.experiments.reproduction.experiment import (
 from pyro_gprn.experiments.reproduction.measure import Accuracy
 from pyro_gprn.experiments.reproduction.methods import OURS
 
-NAMES = ("kronecker", "collapsed", "PCA-GP", "KPCA-GP", "IsoMap-GP", "HOGP", "LMC", "IndependentGP", OURS)
+NAMES = (
+    "kronecker",
+    "collapsed",
+    "PCA-GP",
+    "KPCA-GP",
+    "IsoMap-GP",
+    "HOGP",
+    "LMC",
+    "IndependentGP",
+    "TrainingMean",
+    OURS,
+)
 WITHOUT_HOGP = tuple(name for name in NAMES if name != "HOGP")
 LATENTS = (2, 5, 15, 50)
 SCORES = ("nrmse", "nlpd", "crps", "coverage")

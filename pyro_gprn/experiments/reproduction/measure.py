@@ -52,7 +52,7 @@ class Accuracy(Measurement):
         start, at_work = time.perf_counter(), time.process_time()
         estimator = method.make(settings).fit(split.X_train, split.Y_train)
         fitted, cpu_seconds = time.perf_counter(), time.process_time() - at_work
-        scores = score(estimator, split.X_test, split.Y_test, source.scale_of(split.Y_train))
+        scores = score(estimator, split.X_test, split.Y_test, *source.centre_and_scale(split.Y_train))
         return {
             "scores": scores,
             "seconds": fitted - start,

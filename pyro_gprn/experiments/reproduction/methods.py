@@ -50,12 +50,8 @@ class Method:
         """
         from pyro_gprn import GPRNRegressor, baselines
 
-        if self.estimator == "GPRNRegressor":
-            return GPRNRegressor(**arguments, progress=False)
-        if not hasattr(baselines, self.estimator):
-            raise ImportError(f"{self.name} needs pyro_gprn.baselines.{self.estimator}, which is not in this version")
-        silent = {"progress": False} if self.estimator == "LMC" else {}
-        return getattr(baselines, self.estimator)(**arguments, **silent)
+        made = getattr(baselines, self.estimator, GPRNRegressor)(**arguments)
+        return made.set_params(progress=False) if hasattr(made, "progress") else made
 
 
 def _network(name: str, in_paper: str = "", **settings: Any) -> Method:
@@ -83,6 +79,7 @@ METHODS = {
         Method("HOGP", "HOGP", latents="n_latent_dims", in_paper="HOGP", quick={"steps": 3}),
         Method("LMC", "LMC", {"kernel": "rbf"}, quick={"steps": 3}),
         Method("IndependentGP", "IndependentGP", {"kernel": "rbf"}, None),
+        Method("TrainingMean", "TrainingMean", latents=None),
         Method(OURS, "GPRNRegressor", latents=None, quick={"own_kernels": False, "selection": False, **RBF, **LITTLE}),
     )
 }
