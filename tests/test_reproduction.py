@@ -234,3 +234,18 @@ def test_every_method_names_an_estimator_and_networks_take_their_settings():
             arguments = method.arguments(None if method.latents is None else 2, 3)
             assert method.make(arguments).get_params().items() >= arguments.items()
     assert METHODS["GPRNRegressor()"].arguments(None, 3) == {"seed": 3}
+
+
+def test_table_1_compares_on_the_same_splits_only():
+    def result(cell, mae):
+        scores = {"mae": mae, "nlpd": 1.0, "crps": 0.3, "coverage": 0.95, "mae_of_outputs": [mae, 1.0, 2.0]}
+        return {"repeat": cell.repeat, "scores": scores, "cpu_seconds": 1.0}
+
+    errors = {"kronecker": [0.5, 1.0, 3.0], "mixture": [0.55, 1.3]}
+    cells = {Cell("jura", 249, name, 2, n): mae for name, each in errors.items() for n, mae in enumerate(each)}
+    results = {cell: result(cell, mae) for cell, mae in cells.items()}
+    results[Cell("jura", 249, "mixture", 2, 2)] = {"repeat": 2, "error": "MemoryError: too much"}
+    told = EXPERIMENTS["table1"].report(results)
+    assert "| jura | mixture | 2 | 0.925 ± 0.5 | +20.0 ± 10.0 % | NPV 0.6088 ± 9e-06 |" in told  # +10 % and +30 %
+    assert "| mixture | 0.925 ± 0.5 | 1 ± 0 | 2 ± 0 |" in told
+    assert "- jura 249, mixture K = 2, repeat 2: MemoryError: too much" in told

@@ -61,9 +61,9 @@ def reproduce(name: str, request: Request) -> None:
     <BLANKLINE>
     quick: small draws from a network stand in for the data, and nothing is trained to the end
     <BLANKLINE>
-    | data | method | repeats | MAE | in the paper | NLPD | CRPS | coverage | CPU seconds |
-    | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-    | jura | kronecker | 1 | ... ± nan | SGPRN 0.5127 ± 0.002 | ...
+    | data | method | repeats | MAE | beside kronecker | in the paper | NLPD | CRPS | coverage | CPU seconds |
+    | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+    | jura | kronecker | 1 | ... ± nan |  | SGPRN 0.5127 ± 0.002 | ...
     """
     experiment = EXPERIMENTS[name]
     stem = f"{name}-quick" if request.is_quick else name

@@ -22,7 +22,8 @@ class Source:
     :param load: loads it. A simulated set is made, or continued, in the folder that is given.
     :param n_test: how many rows are predicted.
     :param own_units: True if the outputs are quantities of different size, so that each has a scale of its own.
-    :param in_standard_units: True if the paper's MAE is that of standardised outputs, False if it is in the data's.
+    :param in_standard_units: True if MAE is given for standardised outputs, False if it is in the data's own units.
+    :param output_names: the outputs whose errors are also given one by one, in the data's own units.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Source:
     n_test: int
     own_units: bool = False
     in_standard_units: bool = False
+    output_names: tuple[str, ...] = ()
 
     def split(self, n_train: int, seed: int, folder: Path) -> Split:
         """Rows for training and for testing, as :meth:`~pyro_gprn.datasets.Dataset.split` chooses them."""
@@ -84,14 +86,14 @@ def _stand_in(output_shape: tuple[int, ...], n_inputs: int, folder: Path) -> Dat
     return _named("stand-in", X, Y)
 
 
-def _small(name: str, output_shape: tuple[int, ...], n_inputs: int, **units: bool) -> Source:
-    return Source(name, partial(_stand_in, output_shape, n_inputs), 5, **units)
+def _small(name: str, output_shape: tuple[int, ...], n_inputs: int, own_units: bool = False) -> Source:
+    return Source(name, partial(_stand_in, output_shape, n_inputs), 5, own_units)
 
 
 SOURCES = {
     source.name: source
     for source in (
-        Source("jura", partial(_published, "jura"), 100, own_units=True, in_standard_units=True),
+        Source("jura", partial(_published, "jura"), 100, True, True, ("Cd, ppm", "Ni, ppm", "Zn, ppm")),
         Source("equity", partial(_published, "equity"), 200, own_units=True),
         Source("pm25", partial(_published, "pm25"), 32),
         Source("cantilever", _cantilever, 100),
@@ -103,7 +105,7 @@ SOURCES = {
 QUICK_SOURCES = {
     source.name: source
     for source in (
-        _small("jura", (3,), 2, own_units=True, in_standard_units=True),
+        _small("jura", (3,), 2, own_units=True),
         _small("equity", (4,), 5, own_units=True),
         _small("pm25", (2, 3), 1),
         _small("cantilever", (3, 4), 2),
