@@ -191,7 +191,9 @@ def test_the_table_resumes_and_records_what_fails(tmp_path, capsys):
 
 
 def test_a_line_that_was_cut_off_is_computed_again(tmp_path):
-    from comparison.table import Cell, append, read
+    from comparison.table import Cell, read
+
+    from pyro_gprn.experiments.results import append
 
     path = tmp_path / "results.jsonl"
     whole = {"problem": "p", "split": 0, "method": "m"}

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import platform
-import subprocess
 import time
-import traceback
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import version
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from threadpoolctl import threadpool_limits
-
-from comparison.methods import METHODS, Method
+from comparison.methods import Method
 from comparison.problem import Problem, Task
-from comparison.problems import DEVELOPMENT, HELD_ASIDE
 from comparison.scores import score
+from pyro_gprn.experiments import results
+from pyro_gprn.experiments.grid import run_missing
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """What one line of the results is about."""
 
     problem: str
@@ -32,75 +25,32 @@ class Cell(NamedTuple):
 
 
 def read(path: Path) -> dict[Cell, dict[str, Any]]:
-    """The results so far; of several about one cell, the last. A line that was cut off is left out."""
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            result = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        found[Cell(result["problem"], result["split"], result["method"])] = result
-    return found
+    """The results so far; of several about one cell, the last."""
+    return results.read(path, Cell)
 
 
-def append(path: Path, result: dict[str, Any]) -> None:
-    """Adds a line, on a line of its own even if the last one was cut off."""
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, 2)
-            if file.read() != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(result, ensure_ascii=False).encode() + b"\n")
+@dataclass(frozen=True)
+class Work:
+    """What is done for a cell, given the problems and the methods by their names."""
 
+    problems: Mapping[str, Problem]
+    methods: Mapping[str, Method]
 
-def versions() -> dict[str, str]:
-    """Of what the results depend on."""
-    packages = {name: version(name) for name in ("pyro-gprn", "pyro-ppl", "torch", "numpy", "scipy", "scikit-learn")}
-    return {"commit": _commit(), "python": platform.python_version(), **packages}
-
-
-def _commit() -> str:
-    """The commit that the code is at; empty outside a clone."""
-    try:
-        command = ["git", "describe", "--always", "--dirty"]
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
-
-
-def run_cell(problem: Problem, split: int, method: Method) -> dict[str, Any]:
-    """One cell, on one thread. An error is part of the result."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    result: dict[str, Any] = {"problem": problem.name, "split": split, "method": method.name}
-    try:
-        with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # scikit-learn on parameters at their bounds
-            result |= _run(problem.make(split), split, method)
-    except Exception as error:
-        where = traceback.format_exc(limit=-3)
-        result |= {"error": f"{type(error).__name__}: {error}", "traceback": where}
-    finally:
-        torch.set_num_threads(threads)
-    return result
+    def __call__(self, cell: Cell) -> dict[str, Any]:
+        method = self.methods[cell.method]
+        task = self.problems[cell.problem].make(cell.split)
+        n_rows, n_inputs = task.X.shape
+        shape = {"N": n_rows, "P": n_inputs, "D": task.n_outputs, "n_scored": int(task.is_scored.sum())}
+        if reason := method.why_not(task):
+            return {"skipped": reason, **shape}
+        return {**_run(task, cell.split, method), "settings": dict(method.settings), **shape}
 
 
 def _run(task: Task, split: int, method: Method) -> dict[str, Any]:
-    n_rows, n_inputs = task.X.shape
-    shape = {"N": n_rows, "P": n_inputs, "D": task.n_outputs, "n_scored": int(task.is_scored.sum())}
-    if reason := method.why_not(task):
-        return {"skipped": reason, **shape}
     start = time.perf_counter()
     predictive = method.fit(task, split)
     seconds = time.perf_counter() - start
-    scores = score(predictive.judge(task.truth), task)
-    return {"scores": scores, "seconds": seconds, "settings": dict(method.settings), **shape}
-
-
-def _run_by_name(cell: Cell) -> dict[str, Any]:
-    """For another process, which looks the names up."""
-    problem = next(each for each in (*DEVELOPMENT, *HELD_ASIDE) if each.name == cell.problem)
-    return run_cell(problem, cell.split, next(each for each in METHODS if each.name == cell.method))
+    return {"scores": score(predictive.judge(task.truth), task), "seconds": seconds}
 
 
 def without_data(problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -126,25 +76,15 @@ def run(
     :param again: whether to run the cells that are in the file, too. The last line about a cell counts.
     :param processes: how many cells run at once.
     """
-    done = {} if again else read(path)
-    wanted = [(p, Cell(p.name, split, m.name), m) for p in problems for split in splits for m in methods]
-    cells = [(problem, cell, method) for problem, cell, method in wanted if cell not in done]
-    print(f"{len(cells)} cells to run, {len(wanted) - len(cells)} done before", flush=True)
-    if processes == 1:
-        results = (run_cell(problem, cell.split, method) for problem, cell, method in cells)
-        _keep(path, results)
-    else:
-        with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=20) as pool:
-            _keep(path, pool.imap_unordered(_run_by_name, [cell for _, cell, _ in cells]))
+    cells = [Cell(problem.name, split, method.name) for problem in problems for split in splits for method in methods]
+    work = Work({each.name: each for each in problems}, {each.name: each for each in methods})
+    run_missing(path, cells, work, tell=_tell, again=again, processes=processes, progress=False)
 
 
-def _keep(path: Path, results: Iterable[dict[str, Any]]) -> None:
-    made_by = versions()
-    for result in results:
-        append(path, {**result, "versions": made_by})
-        told = result.get("error") or result.get("skipped")
-        if told is None:
-            scores = result["scores"]
-            told = ", ".join(f"{name} {scores[name]:.4g}" for name in ("rmse", "nlpd", "crps", "coverage"))
-            told += f" ({result['seconds']:.1f} s)"
-        print(f"{result['problem']} {result['split']}, {result['method']}: {told}", flush=True)
+def _tell(result: dict[str, Any]) -> str:
+    told = result.get("error") or result.get("skipped")
+    if told is None:
+        scores = result["scores"]
+        told = ", ".join(f"{name} {scores[name]:.4g}" for name in ("rmse", "nlpd", "crps", "coverage"))
+        told += f" ({result['seconds']:.1f} s)"
+    return f"{result['problem']} {result['split']}, {result['method']}: {told}"

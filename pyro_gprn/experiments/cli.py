@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         options.run(options)
     except KeyboardInterrupt:
-        again = "; the same command continues from here" if options.command == "simulate" else ""
+        again = "; the same command continues from here" if options.command in ("simulate", "reproduce") else ""
         raise SystemExit(f"interrupted{again}") from None
 
 
@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     sets = simulate.add_subparsers(dest="data", required=True)
     _add_cantilever(sets.add_parser("cantilever", help="optimal designs under random forces, 40 × 80 outputs"))
     _add_cavity(sets.add_parser("cavity", help="pressure in a square with moving walls, 100 × 100 × 100 outputs"))
+    reproduce = commands.add_parser("reproduce", help="run an experiment of the paper again, or continue with it")
+    experiments = reproduce.add_subparsers(dest="experiment", required=True)
+    _add_experiment(experiments.add_parser("table1", help="errors of inferences of the same network"))
+    _add_experiment(experiments.add_parser("figure1", help="seconds an iteration against K"))
+    _add_experiment(experiments.add_parser("figure2", help="errors of many methods on many outputs against K"))
     return parser
 
 
@@ -158,6 +163,38 @@ def _finish(given: argparse.Namespace, inputs: Tensor) -> None:
 
     np.save(given.folder / "inputs.npy", inputs.numpy())
     print(f"{given.runs} runs: {given.folder / 'inputs.npy'} and {given.folder / 'runs.npy'}")
+
+
+def _add_experiment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, help="the file of results; what is in it is not run again")
+    parser.add_argument("--figure", type=Path, help="the file for the plot, where there is one")
+    parser.add_argument("--repeats", type=int, help="how many repeats of each cell, each with a seed of its own")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these data sets or methods only")
+    parser.add_argument("--quick", action="store_true", help="a small grid on small simulated data, as a test")
+    parser.add_argument("--summary", action="store_true", help="run nothing, and show what is in the file")
+    parser.add_argument("--again", action="store_true", help="run the cells that are in the file, too")
+    parser.add_argument("--processes", type=int, default=1, help="how many cells run at the same time (1)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where simulated data are made and kept")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    parser.set_defaults(run=_reproduce)
+
+
+def _reproduce(given: argparse.Namespace) -> None:
+    from pyro_gprn.experiments.reproduction.command import Request, reproduce
+
+    asked = Request(
+        given.results,
+        given.figure,
+        given.repeats,
+        given.only,
+        is_quick=given.quick,
+        is_summary=given.summary,
+        again=given.again,
+        processes=given.processes,
+        folder=given.folder,
+        progress=not given.quiet,
+    )
+    reproduce(given.experiment, asked)
 
 
 if __name__ == "__main__":
