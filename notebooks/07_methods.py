@@ -121,8 +121,8 @@ drawn = found.plot()
 #   it refits folds to choose what it is made of; `selection=False` is several times faster.
 # - **mean-field**: as good here, with one setting and no folds. Every update is exact and never lowers the bound; with
 #   very little noise it converges slowly.
-# - **kronecker**: the paper's posterior. One covariance of the rows for all weights together is a coarser family, and it
-#   shows; it scales to many modes of outputs as it is written down.
+# - **kronecker**: the paper's posterior. One covariance of the rows for all weights together is a coarser family, which
+#   shows; it is written down for any number of modes of the outputs.
 # - **mixture**: one variance for everything cannot follow smooth functions, so the fit turns to rougher kernels. It is
 #   here because the paper compares with it.
 # - **independent GPs**: a quarter of a second, and close to the best. What other methods add must be worth their time.
