@@ -170,6 +170,17 @@ def test_a_row_without_any_output_is_filled_with_the_mean():
     assert (complete(truth, seen)[7] == 0.0).all()
 
 
+@pytest.mark.parametrize("constant", [[2], [0, 1, 2, 3]], ids=["one", "all"])
+def test_constant_outputs_with_holes_are_filled(constant):
+    _, values = mixtures(n_rows=30, n_outputs=4)
+    values[:, constant] = 0.0
+    seen = torch.ones(30, 4, dtype=torch.bool)
+    seen[5:10, 0] = seen[12:20, 2] = False
+    filled = complete(values, seen)
+    assert filled.isfinite().all()
+    assert (filled[:, constant] == 0.0).all()
+
+
 def test_the_leading_functions_of_few_outputs_with_holes_are_nearly_those_without():
     _, truth = mixtures(n_rows=80, n_outputs=5)
     holes = truth.clone()

@@ -11,6 +11,8 @@ MOST_OUTPUTS, ROWS_PER_OUTPUT = 50, 4
 ROUNDS = 20
 #: Share of the outputs' variances that is added to them, so that none is taken for a combination of the others.
 RIDGE = 0.02
+#: The least variance of an output, as a share of their mean: a constant one has a covariance that can be solved.
+LEAST_SHARE = 1e-6
 
 
 def can_complete(n_rows: int, n_outputs: int) -> bool:
@@ -39,8 +41,9 @@ def complete(values: Tensor, observed: Tensor) -> Tensor:
     tensor(True)
     """
     filled = torch.where(observed, values, 0.0)
-    sums = observed.sum(0).clamp(min=1)
-    covariance = torch.diag(filled.square().sum(0) / sums).clamp(min=torch.finfo(values.dtype).tiny)
+    variance = filled.square().sum(0) / observed.sum(0).clamp(min=1)
+    least = (LEAST_SHARE * variance.mean()).clamp(min=torch.finfo(values.dtype).tiny)
+    covariance = torch.diag(variance.clamp(min=least))
     patterns, pattern_of = observed.unique(dim=0, return_inverse=True)
     for _ in range(ROUNDS):
         unknown = torch.zeros_like(covariance)  # the covariance of what was filled, summed over rows
@@ -52,5 +55,5 @@ def complete(values: Tensor, observed: Tensor) -> Tensor:
             left = covariance[missing][:, missing] - between.mT @ coefficients
             unknown[missing[:, None], missing] += len(rows) * left
         covariance = (filled.mT @ filled + unknown) / len(values)
-        covariance.diagonal().mul_(1.0 + RIDGE)
+        covariance.diagonal().mul_(1.0 + RIDGE).clamp_(min=least)
     return filled
