@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import Parameter
 
+from pyro_gprn.algebra.tensor_normal import TensorNormal
 from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.network.checks import check_outputs
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
+from pyro_gprn.outputs.source import OutputSource
 
 
 class FactorisedGuide(PyroModule):
@@ -76,6 +78,21 @@ class FactorisedGuide(PyroModule):
             return torch.tensor(math.nan, dtype=torch.float64, device=device).expand(shape), None
         values = known.source.read(slice(None)).to(torch.float64).reshape(shape)
         return (values, None) if known.is_complete else (torch.where(values.isnan(), 0.0, values), ~values.isnan())
+
+    def _given_for_mean(self, Y: Any) -> tuple[OutputSource, Any, TensorNormal, Tensor]:
+        """What an exact update of the weights' mean takes: the outputs, q(F), p(W) and the noise.
+
+        Hyperparameters with priors stand at the centre of their posteriors.
+
+        :param Y: as for :meth:`statistics`.
+        """
+        known = self.statistics(Y)
+        if not known.is_complete:
+            raise ValueError("update_mean needs complete outputs")
+        (q_f, _), (_, prior_w), noise = self.model.at_centre(
+            lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
+        )
+        return known.source, q_f, prior_w, noise
 
     def forward(self, Y: Any = None, mask: Tensor | None = None) -> None:
         if mask is not None and self.mean == "projected":

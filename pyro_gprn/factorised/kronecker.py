@@ -118,14 +118,9 @@ class KroneckerGuide(FactorisedGuide):
 
         :param Y: as for :meth:`statistics`.
         """
-        known = self.statistics(Y)
-        if not known.is_complete:
-            raise ValueError("update_mean needs complete outputs")
-        (q_f, _), (_, prior_w), noise = self.model.at_centre(
-            lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
-        )
+        outputs, q_f, prior_w, noise = self._given_for_mean(Y)
         projection = best_projection(q_f, prior_w, noise)
         if self.mean == "projected":
             self.w_projection.copy_(projection)
         else:
-            self.w_loc.copy_(project(projection, known.source).reshape(self.w_loc.shape))
+            self.w_loc.copy_(project(projection, outputs).reshape(self.w_loc.shape))

@@ -129,18 +129,13 @@ class MixtureGuide(FactorisedGuide):
 
         :param Y: as for :meth:`statistics`.
         """
-        known = self.statistics(Y)
-        if not known.is_complete:
-            raise ValueError("update_mean needs complete outputs")
-        (q_f, _), (_, prior_w), noise = self.model.at_centre(
-            lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
-        )
+        outputs, q_f, prior_w, noise = self._given_for_mean(Y)
         for number, component in enumerate(q_f.components):
             projection = best_projection(component, prior_w, noise)
             if self.mean == "projected":
                 self.w_projection[number] = projection
             else:
-                self.w_loc[number] = project(projection, known.source).reshape(self.w_loc.shape[1:])
+                self.w_loc[number] = project(projection, outputs).reshape(self.w_loc.shape[1:])
 
 
 def _best_scale(prior_f: TensorNormal, prior_w: TensorNormal) -> Tensor:
