@@ -34,30 +34,70 @@ class Conditional(NamedTuple):
         X: Tensor,
         X_new: Tensor,
         L: Tensor,
-        fresh_noise: Tensor | None = None,
+        noise: Tensor | None = None,
         *,
         jointly: bool = True,
     ) -> Conditional:
         """The conditional of a process with a given kernel.
 
+        The noise of the process belongs to its input. A new input that is one of ``X`` has the noise of that row, so
+        that a missing output of the row is predicted from the process as the other outputs saw it. (Where several rows
+        have that input, it is the mean of their noises.) Every other new input has a noise of its own.
+
         :param X: inputs at which values are given, ``(N, P)``.
         :param X_new: new inputs, ``(N*, P)``.
-        :param L: Cholesky factor of the process's covariance at ``X``, ``(N, N)``.
-        :param fresh_noise: standard deviation of noise that every new input has of its own.
+        :param L: Cholesky factor of the process's covariance at ``X``, its noise included, ``(N, N)``.
+        :param noise: the standard deviation of the noise of the process, ``()``; None if it has none.
         :param jointly: False leaves out how new inputs vary together: the residual is a variance for each.
         """
-        T = torch.linalg.solve_triangular(L, kernel(X, X_new), upper=False)
-        if not jointly:
-            variance = kernel(X_new, diag=True) - T.square().sum(0)
-            return cls(L, T, variance if fresh_noise is None else variance + fresh_noise.square())
-        residual = kernel(X_new) - T.mT @ T
-        if fresh_noise is not None:
-            residual = residual + torch.diag_embed(fresh_noise.square().expand(len(X_new)))
-        return cls(L, T, residual)
+        cross = kernel(X, X_new)
+        prior = kernel(X_new) if jointly else kernel(X_new, diag=True)
+        if noise is not None:
+            noises = NoiseOfRows.of(X, X_new, noise.square())
+            cross = cross + noises.cross
+            prior = prior + (noises.covariance() if jointly else noises.variance)
+        T = torch.linalg.solve_triangular(L, cross, upper=False)
+        return cls(L, T, prior - (T.mT @ T if jointly else T.square().sum(0)))
 
     def interpolate(self) -> Tensor:
         """``A = κ(X*, X) K⁻¹``, ``(N*, N)``: the mean at new inputs is ``A values``."""
         return torch.linalg.solve_triangular(self.factor, self.whitened.mT, upper=False, left=False)
+
+
+class NoiseOfRows(NamedTuple):
+    """White noise that belongs to inputs, at new inputs beside that of the rows of X.
+
+    A new input that m rows have has the mean of their m noises; every other has a noise of its own.
+
+    >>> X, X_new = torch.tensor([[1.0], [2.0], [2.0]]), torch.tensor([[2.0], [3.0]])
+    >>> noises = NoiseOfRows.of(X, X_new, torch.tensor(4.0))
+    >>> noises.cross
+    tensor([[0., 0.],
+            [2., 0.],
+            [2., 0.]])
+    >>> noises.covariance()
+    tensor([[2., 0.],
+            [0., 4.]])
+    """
+
+    cross: Tensor  #: covariance with the noises of the rows, (N, N*)
+    variance: Tensor  #: (N*,)
+    level: Tensor  #: the variance of the noise of a row, ()
+
+    @classmethod
+    def of(cls, X: Tensor, X_new: Tensor, level: Tensor) -> NoiseOfRows:
+        """The noise at new inputs ``(N*, P)`` beside that of the rows of ``X``, ``(N, P)``, of variance ``level``."""
+        is_same = torch.ones(len(X), len(X_new), dtype=torch.bool, device=X.device)
+        for column, new in zip(X.unbind(1), X_new.detach().unbind(1), strict=True):
+            is_same &= column.unsqueeze(1) == new
+        n_same = is_same.sum(0)
+        cross = level * (is_same / n_same.clamp(min=1)).to(X)
+        return cls(cross, level / n_same.clamp(min=1), level)
+
+    def covariance(self) -> Tensor:
+        """``(N*, N*)``: new inputs that are the same row have the same noise."""
+        together = self.cross.mT @ self.cross / self.level
+        return together + torch.diag_embed(torch.where((self.cross == 0).all(0), self.level, 0.0))
 
 
 def draw_rows(covariance: Tensor, white: Tensor) -> Tensor:
