@@ -11,6 +11,7 @@ from quick import counted_fits
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator.inference import INFERENCES
+from pyro_gprn.training import evidence
 from pyro_gprn.training.interruption import noticed_interrupts
 
 X = np.linspace(0, 1, 12)[:, None]
@@ -62,14 +63,14 @@ def test_the_search_for_a_start_ends_within_one_evaluation(monkeypatch, at):
 @INTERRUPTED
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_ctrl_c_in_the_search_for_a_start_takes_no_step_and_leaves_independent_gps(monkeypatch, inference):
-    evaluate = independent.EvidenceGivenF.__call__
+    evaluate = evidence.Evidence.__call__
 
     def interrupt(objective, values):
         press_ctrl_c()
-        monkeypatch.setattr(independent.EvidenceGivenF, "__call__", evaluate)
+        monkeypatch.setattr(evidence.Evidence, "__call__", evaluate)
         return evaluate(objective, values)
 
-    monkeypatch.setattr(independent.EvidenceGivenF, "__call__", interrupt)
+    monkeypatch.setattr(evidence.Evidence, "__call__", interrupt)
     r = make(inference=inference).fit(X, Y)
     assert len(r.losses_) == 0
     assert np.isfinite(r.predict(X)).all()
@@ -140,14 +141,14 @@ def test_a_second_ctrl_c_in_training_is_raised(inference):
 
 @INTERRUPTED
 def test_a_second_ctrl_c_in_the_search_for_a_start_is_raised(monkeypatch):
-    put = independent.EvidenceGivenF.put
+    put = evidence.Evidence.put
 
     def interrupt_twice(objective, values):
-        monkeypatch.setattr(independent.EvidenceGivenF, "put", put)
+        monkeypatch.setattr(evidence.Evidence, "put", put)
         press_ctrl_c()
         press_ctrl_c()
 
-    monkeypatch.setattr(independent.EvidenceGivenF, "put", interrupt_twice)
+    monkeypatch.setattr(evidence.Evidence, "put", interrupt_twice)
     with pytest.raises(KeyboardInterrupt):
         make().fit(X, Y)
 
