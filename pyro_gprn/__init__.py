@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
         output_correlation as output_correlation,
         sample_weights as sample_weights,
     )
+    from pyro_gprn.coregionalised import CoregionalisedGPRN as CoregionalisedGPRN
     from pyro_gprn.diagnostics import diagnose as diagnose, to_arviz as to_arviz
     from pyro_gprn.estimator import GPRNRegressor as GPRNRegressor
     from pyro_gprn.experiments.comparison import compare as compare
@@ -50,6 +51,7 @@ _HOMES = {
         "output_correlation",
         "sample_weights",
     ),
+    "coregionalised": ("CoregionalisedGPRN",),
     "diagnostics": ("diagnose", "to_arviz"),
     "estimator": ("GPRNRegressor",),
     "experiments.comparison": ("compare",),

@@ -26,6 +26,7 @@ ORDER = [
     "training",
     "prediction",
     "collapsed",
+    "coregionalised",
     "factorised",
     "estimator",
     "baselines",

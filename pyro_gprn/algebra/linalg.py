@@ -111,6 +111,17 @@ def covariance_root(matrix: Tensor) -> Tensor:
     return vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
 
 
+def as_correlation(covariance: Tensor) -> Tensor:
+    """A covariance ``(…, n, n)`` scaled to a unit diagonal.
+
+    >>> as_correlation(torch.tensor([[4.0, 1.0], [1.0, 1.0]]))
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]])
+    """
+    scale = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(covariance.dtype).tiny).sqrt()
+    return covariance / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+
+
 def identity_like(size: int, like: Tensor) -> Tensor:
     """The identity matrix, ``(size, size)``, in the type and on the device of ``like``.
 

@@ -73,8 +73,7 @@ def learn_output_scales(
     tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
     chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
     if math.isinf(chosen):
-        ones = known.counts.new_ones(known.source.n_outputs)
-        return OutputScales(ones * math.inf, ones, chosen)
+        return OutputScales.known(known.source.n_outputs, like=known.counts)
     degrees = chosen + known.observed.sum(1).to(known.counts)[known.patterns_at(slice(None))]
     return OutputScales(degrees, (chosen + _quadratic_forms(precision, known, positions)) / degrees, chosen)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_gprn.algebra.linalg import covariance_root
+from pyro_gprn.algebra.linalg import as_correlation, covariance_root
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
@@ -99,6 +99,4 @@ def output_correlation(
     """
     W = sample_weights(model, posterior, X_new, n_draws, outputs, Y, generator=generator)
     W = W.reshape(*W.shape[:3], -1)
-    covariance = torch.einsum("snkd,snke->nde", W, W)
-    scale = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(W.dtype).tiny).sqrt()
-    return covariance / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+    return as_correlation(torch.einsum("snkd,snke->nde", W, W))

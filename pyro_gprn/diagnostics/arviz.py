@@ -12,6 +12,7 @@ from torch import Size, Tensor
 
 from pyro_gprn.diagnostics.arviz_versions import Variable, to_inference_data
 from pyro_gprn.diagnostics.collapsed_draws import CollapsedDraws
+from pyro_gprn.diagnostics.coregionalised_draws import CoregionalisedDraws
 from pyro_gprn.diagnostics.draws import ChainDraws
 from pyro_gprn.diagnostics.factorised_draws import FactorisedDraws
 from pyro_gprn.diagnostics.source import PosteriorSource
@@ -132,6 +133,8 @@ def _rotations(F: Tensor, reference: Tensor) -> Tensor:
 def _draw(about: PosteriorSource, number: int, n_draws: int, generator: torch.Generator) -> ChainDraws:
     """Draws from one of the chains."""
     model, posterior = about.chains[number]
+    if about.is_coregionalised:
+        return CoregionalisedDraws(model, posterior, about.known, n_draws, about.scales(number), generator=generator)
     if not about.is_collapsed:
         return FactorisedDraws(model, posterior, about.known, n_draws, generator=generator)
     return CollapsedDraws(model, posterior, about.known, n_draws, about.scales(number), generator=generator)
@@ -147,7 +150,8 @@ def _posterior(about: PosteriorSource, chains: list[ChainDraws]) -> dict[str, Va
         by_chain = _stack([chain.hyperparameters[name] for chain in chains])
         own = name.startswith(chains[0].of_each_output)
         variables[name] = ((*_DRAWS, *_own_dims(about, name, values.shape[1:], own)), by_chain)
-    variables["f"] = (_FUNCTIONS, _stack([align(chain.F, chains[0].F[0]) for chain in chains]))
+    aligned = [align(chain.F, chains[0].F[0]) if chain.are_rotated else chain.F for chain in chains]
+    variables["f"] = (_FUNCTIONS, _stack(aligned))
     return variables
 
 
@@ -171,8 +175,10 @@ def _weights(
     """The weights, rotated along with the functions: F Q belongs to Qᵀ W."""
     rotated = []
     for chain in chains:
-        Q = _rotations(chain.F, chains[0].F[0]).unsqueeze(1)
-        rotated.append(chosen.reshape(Q.mT @ chain.weights(chosen, generator)))
+        weights = chain.weights(chosen, generator)
+        if chain.are_rotated:
+            weights = _rotations(chain.F, chains[0].F[0]).unsqueeze(1).mT @ weights
+        rotated.append(chosen.reshape(weights))
     return (*_FUNCTIONS, *_kept(about, chosen)), _stack(rotated)
 
 

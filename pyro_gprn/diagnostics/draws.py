@@ -23,6 +23,7 @@ class ChainDraws(ABC):
     sample_stats: dict[str, Tensor]  #: numbers that describe a draw, by name, (s,)
     log_likelihood: Tensor | None  #: for each row the log density of its outputs given all other rows, (s, N), if known
     attributes: dict[str, Any]  #: what else a reader of the draws should know
+    are_rotated: bool = True  #: True if the posterior is the same for rotated functions, which are aligned then
 
     @abstractmethod
     def weights(self, chosen: OutputSelection, generator: torch.Generator) -> Tensor:

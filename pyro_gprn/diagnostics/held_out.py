@@ -18,9 +18,9 @@ from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
+from pyro_gprn.coregionalised import CoregionalisedGuide
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
-from pyro_gprn.estimator.inference import INFERENCES, Inference
-from pyro_gprn.factorised import GPRN
+from pyro_gprn.estimator.inference import inference_of
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
@@ -91,22 +91,24 @@ def predict_by_folds(
 
 
 def predict_by_refits(
-    model: GPRN,
+    model: Network,
     guide: Any,
     known: OutputStatistics,
     positions: Tensor,
     *,
     steps: int,
     generator: torch.Generator,
+    scales: OutputScales | None = None,
 ) -> RowPredictions:
     """As :func:`predict_by_folds`, for a network that has its weights.
 
-    For each fold a new posterior is trained without its rows. Hyperparameters, and the means of the functions, begin
-    where the fit left them.
+    For each fold a new posterior is trained without its rows. Hyperparameters, and the means of the functions or
+    weights, begin where the fit left them.
 
     :param steps: how many steps each of these takes.
+    :param scales: of all outputs, if the fit has such for this posterior.
 
-    >>> from pyro_gprn import KroneckerGuide
+    >>> from pyro_gprn import GPRN, KroneckerGuide
     >>> from pyro_gprn.pyro_state import new_generator
     >>> model = GPRN(torch.linspace(0, 1, 12)[:, None], output_shape=3, n_latents=2)
     >>> known = OutputStatistics.of(torch.sin(5 * model.X + torch.arange(3)))
@@ -119,27 +121,20 @@ def predict_by_refits(
     def predict(kept: Tensor, X_new: Tensor, interruption: Interruption) -> PosteriorPredictive:
         part, seen = copy.deepcopy(model), known.at_rows(kept)
         part.X = model.X[kept]
+        fit = inference.train(part, seen, steps, guide=begin(part, kept), seed=new_seed(generator), progress=False)
+        return posterior_predictive(part, fit.guide, X_new, seen, generator=generator, **settings)
+
+    def begin(part: Any, kept: Tensor) -> Any:
+        if isinstance(guide, CoregionalisedGuide):
+            return CoregionalisedGuide(part, init_loc=guide.w_loc.detach().clone())
         q = type(guide)(part, mean=guide.mean, generator=generator)
         with torch.no_grad():
             q.f_loc.copy_(_to_rows(model, part, kept) @ guide.f_loc)
-        fit = inference.train(part, seen, steps, guide=q, seed=new_seed(generator), progress=False)
-        return posterior_predictive(part, fit.guide, X_new, seen, generator=generator)
+        return q
+
+    settings = {} if scales is None else {"output_scales": scales}
 
     return _predict_folds(model, known, positions, predict)
-
-
-def inference_of(guide: Any) -> Inference:
-    """The method of inference that trains a guide of this class.
-
-    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
-    >>> inference_of(CollapsedGuide(model)).fit.__name__
-    'fit_collapsed'
-    """
-    found = [each for each in INFERENCES.values() if type(guide) is each.guide]
-    if not found:
-        known = ", ".join(each.guide.__name__ for each in INFERENCES.values())
-        raise ValueError(f"diagnostics can train a {known}; got a {type(guide).__name__}")
-    return found[0]
 
 
 def _predict_folds(

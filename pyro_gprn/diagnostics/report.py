@@ -14,18 +14,19 @@ from torch import Tensor
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.diagnostics.arviz import align
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.coregionalised_draws import CoregionalisedDraws
 from pyro_gprn.diagnostics.coverage import Coverage, find_coverages
 from pyro_gprn.diagnostics.held_out import (
     LEAST_ROWS,
     N_FOLDS,
     RowPredictions,
-    inference_of,
     predict_by_folds,
     predict_by_refits,
     predict_without_refit,
 )
 from pyro_gprn.diagnostics.leave_one_out import DescribedDraws, describe_draws
 from pyro_gprn.diagnostics.source import PosteriorSource
+from pyro_gprn.estimator.inference import inference_of
 from pyro_gprn.network.base import Network
 from pyro_gprn.pyro_state import isolated, new_generator, new_seed
 
@@ -148,7 +149,10 @@ def _diagnose_factorised(report: Report, about: PosteriorSource, generator: torc
     model, guide = about.chains[about.best]
     inference = inference_of(guide)
     _look_at_training(report, about, generator)
-    report.say("posterior", _UNAVAILABLE + "with its weights q is over too many numbers for importance sampling")
+    if about.is_coregionalised:
+        report.say("posterior", "exact, given weights and hyperparameters, which are points")
+    else:
+        report.say("posterior", _UNAVAILABLE + "with its weights q is over too many numbers for importance sampling")
     report.say("leave-one-out", _UNAVAILABLE + "it needs the weights integrated out, as inference='collapsed' has them")
     if model.n_rows < LEAST_ROWS:
         report.say("coverage", _UNAVAILABLE + f"{N_FOLDS} folds need {LEAST_ROWS} rows; there are {model.n_rows}")
@@ -156,15 +160,23 @@ def _diagnose_factorised(report: Report, about: PosteriorSource, generator: torc
         steps = min(inference.steps, len(about.runs[about.best]["losses"]) if about.runs else inference.steps)
         steps = max(steps, LEAST_STEPS)
         positions = _some_outputs(model)
-        rows = predict_by_refits(model, guide, about.known, positions, steps=steps, generator=generator)
+        scales = about.scales(about.best) if about.is_coregionalised else None
+        rows = predict_by_refits(model, guide, about.known, positions, steps=steps, scales=scales, generator=generator)
         report.log_density = rows.log_density.nanmean().item()
         report.findings["leave-one-out"] += f"\n{_density_of(report)}"
         _look_at_calibration(report, rows)
         _look_at_residuals(report, rows)
+    look_at_latents(report, _draw_functions(about, generator), model.n_outputs)
+
+
+def _draw_functions(about: PosteriorSource, generator: torch.Generator) -> Tensor:
+    """Draws of the functions of a network that has its weights, ``(s, N, K)``."""
+    model, guide = about.chains[about.best]
+    if about.is_coregionalised:
+        return CoregionalisedDraws(model, guide, about.known, N_DRAWS, generator=generator).F
     with isolated(generator):
         q_f, _ = model.at_centre(lambda: guide.posterior(about.known))
-        F = q_f.sample((N_DRAWS,))
-    look_at_latents(report, F, model.n_outputs)
+        return q_f.sample((N_DRAWS,))
 
 
 def _look_at_training(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.coregionalised import CoregionalisedGPRN, CoregionalisedGuide
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
@@ -58,6 +59,11 @@ class PosteriorSource:
         return isinstance(self.model, CollapsedGPRN)
 
     @property
+    def is_coregionalised(self) -> bool:
+        """True if the weights are the same at all inputs and the functions integrated out."""
+        return isinstance(self.model, CoregionalisedGPRN)
+
+    @property
     def runs(self) -> list[dict[str, Any]]:
         """The results of each restart, as in :class:`~pyro_gprn.estimator.fitted.FittedNetwork`; else an empty list."""
         return [] if self.fitted is None else self.fitted.runs
@@ -91,6 +97,8 @@ class PosteriorSource:
         model, posterior = source
         if not isinstance(model, Network):
             raise ValueError(f"diagnostics need a CollapsedGPRN or a GPRN; got {type(model).__name__}")
+        if isinstance(model, CoregionalisedGPRN) and isinstance(posterior, CoregionalisedGuide):
+            return cls([(model, posterior)], model.statistics(), model.X.cpu().numpy())
         if not isinstance(model, CollapsedGPRN):
             if not isinstance(posterior, FactorisedGuide):
                 raise ValueError(
@@ -109,7 +117,7 @@ class PosteriorSource:
         chains = []
         for number in range(len(fitted.runs)):
             model, guide = fitted.run(number)
-            if isinstance(model, CollapsedGPRN):
+            if isinstance(model, (CollapsedGPRN, CoregionalisedGPRN)):
                 model.statistics(fitted.known)
             chains.append((model, guide))
         return cls(chains, fitted.known, fitted.inputs.cpu().numpy(), fitted)

@@ -24,6 +24,13 @@ def check_settings(settings: Any) -> None:
     if rate is not None and not (isinstance(rate, numbers.Real) and float(rate) > 0):
         raise ValueError(f"learning_rate must be a positive number; got {rate!r}")
     check_shared_settings(settings)
+    if settings.inference == "coregionalised":
+        for name in ("learning_rate", "kernel_w"):
+            if getattr(settings, name) is not None:
+                raise ValueError(
+                    f"inference='coregionalised' takes no {name}: its weights are the same at all inputs, and it is"
+                    f" trained by L-BFGS; got {getattr(settings, name)!r}"
+                )
     if not (isinstance(settings.own_kernels, (bool, np.bool_)) or settings.own_kernels == "auto"):
         raise ValueError(f"own_kernels must be 'auto', True or False; got {settings.own_kernels!r}")
     if settings.own_kernels != "auto" and settings.own_kernels and settings.inference != "collapsed":

@@ -13,7 +13,7 @@ from torch import Size, Tensor
 from pyro_gprn.archive import ArchiveError, read_archive, reading, write_archive
 from pyro_gprn.estimator.containers import Template, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
-from pyro_gprn.estimator.inference import find_inference
+from pyro_gprn.estimator.inference import find_inference, inference_of
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
 from pyro_gprn.network.own_kernels import shared_kernel
@@ -48,6 +48,7 @@ def write_fit(
         _KIND,
         {
             "settings": plain_settings,
+            "inference": inference_of(fitted.guide).name,
             "kernel_settings": {name: _describe_setting(fitted.kernels[name]) for name in _KERNELS},
             "kernels": {name: _describe(getattr(model, name)) for name in _KERNELS},
             "model": model.state_dict(),
@@ -112,7 +113,8 @@ def _rebuild_fit(
 ) -> FittedNetwork:
     where = torch.device(settings["device"] or "cpu")
     made = {name: _rebuild(tree["kernels"][name], kernels[name], name, path) for name in _KERNELS}
-    inference, state = find_inference(settings["inference"]), tree["model"]
+    # Files that do not name it have the inference that was asked for; folds may have found another better.
+    inference, state = find_inference(tree.get("inference", settings["inference"])), tree["model"]
     scaling = Scaling(*(part.to(where) for part in Scaling(**tree["scaling"])))
     output_shape, present = tuple(tree["output_shape"]), tree.get("present")
     known, outputs = _find_outputs(tree, Y, scaling, present, output_shape, where, path)

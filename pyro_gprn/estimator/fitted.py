@@ -16,6 +16,7 @@ from torch import Size, Tensor
 from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
 from pyro_gprn.collapsed.conditioned import ConditionedDraws
 from pyro_gprn.collapsed.prediction import N_DRAWS
+from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGPRN, weight_correlation
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.scaling import Scaling
@@ -112,24 +113,33 @@ class FittedNetwork:
 
     def learn_scales(self, model: Network, guide: Any) -> OutputScales | None:
         """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
-        if self.scales is False or not isinstance(model, CollapsedGPRN):
+        if self.scales is False or not isinstance(model, (CollapsedGPRN, CoregionalisedGPRN)):
             return None
+        if isinstance(model, CoregionalisedGPRN):  # whose outputs have variances of their own already
+            return OutputScales.known(model.n_outputs, like=model.X).widened(self.widening)
         with self._threads(1):
             scales = learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
         return scales.widened(self.widening)
 
-    def conditioned(self) -> ConditionedDraws | None:
-        """The draws of which predictions are averages, conditioned on the data; None if the network has its weights.
+    def conditioned(self) -> ConditionedDraws | ConditionedFunctions | None:
+        """What predictions share whatever their inputs; None if the network has its weights.
+
+        Where the weights are integrated out, the draws of which predictions are averages, conditioned on the data; of
+        a coregionalised network the functions, likewise.
 
         Made when they are first needed, and again if model or guide have been changed since, say by more training.
         """
-        if not isinstance(self.model, CollapsedGPRN):
+        if not isinstance(self.model, (CollapsedGPRN, CoregionalisedGPRN)):
             return None
         state = [(id(each), each._version) for part in (self.model, self.guide) for each in _tensors(part)]
         kept = self._kept.get("conditioned")
         if kept is None or kept[0] != state:
-            generator = new_generator(self.seed)
-            made = ConditionedDraws.of(self.model, self.guide, self.known, n_draws=N_DRAWS, generator=generator)
+            made: Any
+            if isinstance(self.model, CoregionalisedGPRN):
+                made = ConditionedFunctions.of(self.model, self.guide, self.known)
+            else:
+                generator = new_generator(self.seed)
+                made = ConditionedDraws.of(self.model, self.guide, self.known, n_draws=N_DRAWS, generator=generator)
             self._kept["conditioned"] = kept = (state, made)
         return kept[1]
 
@@ -189,24 +199,27 @@ class FittedNetwork:
 
     def correlation(self, X: Tensor, outputs: Outputs = None) -> Tensor:
         """The correlation between outputs at new inputs, ``(N*, b, b)``; NaN for outputs that were never observed."""
-        if not isinstance(self.model, CollapsedGPRN):
-            raise ValueError(
-                f"the correlation of outputs needs inference='collapsed', a CollapsedGPRN; got"
-                f" {type(self.model).__name__}"
-            )
         positions = OutputSelection(outputs, Size(self.output_shape)).all_positions().to(self.model.X.device)
-        generator = new_generator(self.seed)
         if self.present is None:
-            return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)
+            return self._correlation(X, positions)
         places = torch.searchsorted(self.present, positions).clamp(max=len(self.present) - 1)
         is_present = self.present[places] == positions
         result = torch.full((len(X), len(positions), len(positions)), math.nan, dtype=torch.float64)
         if is_present.any():
             some = is_present.nonzero().flatten()
-            choice = places[some].tolist()
-            found = output_correlation(self.model, self.guide, X, choice, self.known, generator=generator)
-            result[:, some[:, None], some] = found.to(result)
+            result[:, some[:, None], some] = self._correlation(X, places[some]).to(result)
         return result
+
+    def _correlation(self, X: Tensor, positions: Tensor) -> Tensor:
+        """The correlation between the outputs at some positions among those that the model has."""
+        if isinstance(self.model, CoregionalisedGPRN):
+            return weight_correlation(self.guide.w_loc.detach()[:, positions], len(X))
+        if isinstance(self.model, CollapsedGPRN):
+            generator = new_generator(self.seed)
+            return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)
+        raise ValueError(
+            f"the correlation of outputs needs inference='collapsed', a CollapsedGPRN; got {type(self.model).__name__}"
+        )
 
     def predictive(
         self,
@@ -214,7 +227,7 @@ class FittedNetwork:
         generator: torch.Generator,
         *,
         scaled: bool = True,
-        conditioned: ConditionedDraws | None = None,
+        conditioned: ConditionedDraws | ConditionedFunctions | None = None,
     ) -> PosteriorPredictive:
         """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
@@ -222,9 +235,10 @@ class FittedNetwork:
         :param conditioned: draws to average over, from :meth:`conditioned`; None makes new ones by the generator.
         """
         settings: dict[str, Any] = {}
+        if isinstance(self.model, (CollapsedGPRN, CoregionalisedGPRN)):
+            settings = {"conditioned": conditioned, "output_scales": self.output_scales if scaled else None}
         if isinstance(self.model, CollapsedGPRN):
-            settings = {"conditioned": conditioned, "variance_type": self.outputs.dtype}
-            settings["output_scales"] = self.output_scales if scaled else None
+            settings["variance_type"] = self.outputs.dtype
         return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
 
     def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, CollapsedGuide, fit_collapsed
 from pyro_gprn.collapsed.training import STEPS
+from pyro_gprn.coregionalised import CoregionalisedGPRN, CoregionalisedGuide, fit_coregionalised
+from pyro_gprn.coregionalised.training import STEPS as LBFGS_STEPS
 from pyro_gprn.factorised import (
     GPRN,
     KroneckerGuide,
@@ -28,12 +30,24 @@ from pyro_gprn.training.fit import Fit
 class Inference:
     """A method of inference."""
 
+    name: str  #: what ``inference=`` calls it
     model: Any  #: the class of its model
     guide: Any  #: the class of its posterior
     fit: Any  #: the function that trains both
     steps: int  #: the default number of steps
-    learning_rate: float  #: the default learning rate
-    is_collapsed: bool  #: True if the weights are integrated out: then there are effective outputs, and starts to race
+    learning_rate: float | None  #: the default learning rate; None if its training has none
+    #: True if the weights are integrated out: then there are effective outputs, and starts to race.
+    is_collapsed: bool = False
+
+    @property
+    def has_constant_weights(self) -> bool:
+        """True if the weights are the same at all inputs, so that there is no kernel of the weights to choose."""
+        return self.model is CoregionalisedGPRN
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """True if training writes checkpoints: it takes longer than they do."""
+        return self.learning_rate is not None
 
     def make_model(
         self,
@@ -46,6 +60,8 @@ class Inference:
         own_kernels: bool = False,
     ) -> Network:
         """An untrained model of standardised inputs ``X``, ``(N, P)``."""
+        if self.has_constant_weights:
+            return self.model(X, output_shape, n_latents, kernel_f=kernel_f)
         extra = {"effective_outputs": effective_outputs, "own_kernels": own_kernels} if self.is_collapsed else {}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
@@ -59,16 +75,36 @@ class Inference:
     ) -> Fit:
         """Trains a model on standardised outputs; None takes the default number of steps or learning rate."""
         steps = self.steps if steps is None else steps
-        learning_rate = self.learning_rate if learning_rate is None else learning_rate
-        return self.fit(model, known, steps=steps, learning_rate=learning_rate, **settings)
+        if self.learning_rate is not None:
+            settings["learning_rate"] = self.learning_rate if learning_rate is None else learning_rate
+        return self.fit(model, known, steps=steps, **settings)
 
 
 INFERENCES = {
-    "collapsed": Inference(CollapsedGPRN, CollapsedGuide, fit_collapsed, STEPS, 0.08, True),
-    "kronecker": Inference(GPRN, KroneckerGuide, fit_kronecker, 1000, 0.03, False),
-    "mean-field": Inference(GPRN, MeanFieldGuide, fit_mean_field, 300, 0.05, False),
-    "mixture": Inference(GPRN, MixtureGuide, fit_mixture, 1000, 0.03, False),
+    each.name: each
+    for each in (
+        Inference("collapsed", CollapsedGPRN, CollapsedGuide, fit_collapsed, STEPS, 0.08, is_collapsed=True),
+        Inference("kronecker", GPRN, KroneckerGuide, fit_kronecker, 1000, 0.03),
+        Inference("mean-field", GPRN, MeanFieldGuide, fit_mean_field, 300, 0.05),
+        Inference("mixture", GPRN, MixtureGuide, fit_mixture, 1000, 0.03),
+        Inference("coregionalised", CoregionalisedGPRN, CoregionalisedGuide, fit_coregionalised, LBFGS_STEPS, None),
+    )
 }
+
+
+def inference_of(guide: Any) -> Inference:
+    """The method of inference that trains a guide of this class.
+
+    >>> import torch
+    >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
+    >>> inference_of(CollapsedGuide(model)).name
+    'collapsed'
+    """
+    found = [each for each in INFERENCES.values() if type(guide) is each.guide]
+    if not found:
+        known = ", ".join(each.guide.__name__ for each in INFERENCES.values())
+        raise ValueError(f"the guides that can be trained are {known}; got a {type(guide).__name__}")
+    return found[0]
 
 
 def find_inference(name: str) -> Inference:

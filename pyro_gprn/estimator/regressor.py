@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from pyro_gprn.archive import reading
 from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
+from pyro_gprn.coregionalised import CoregionalisedGPRN
 from pyro_gprn.estimator.base import Estimator
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
@@ -187,12 +187,17 @@ class GPRNRegressor(Estimator):
 
     def _train(self, inference: Inference, data: TrainingData, seed: int, callback: Callback | None) -> FittedNetwork:
         if self.warm_start and hasattr(self, "fitted_"):
+            inference = self._inference_of_last(inference)
             model, guide = self._copy_of_last(data.X, inference)
             selected = _selected_in(self.fitted_)
         else:
             selected = self._select(inference, data)
+            inference = _inference_for(selected.recipe, inference)
             model, guide = self._make_model(inference, selected.recipe, data.X, data.known.source.shape[1:]), None
             self._count_outputs(inference, selected.recipe, model, data.known)
+        extra = _starts_of(inference, selected.recipe)
+        if inference.has_checkpoints:
+            extra |= {"checkpoint": self.checkpoint, "after": selected.identity}
         fit = inference.train(
             model,
             data.known,
@@ -203,9 +208,7 @@ class GPRNRegressor(Estimator):
             seed=self.seed,  # None too: a checkpoint is then resumed whatever the seed was
             progress=self.progress,
             callback=callback,
-            checkpoint=self.checkpoint,
-            after=selected.identity,
-            **_starts_of(inference, selected.recipe),
+            **extra,
         )
         return FittedNetwork.of(
             data,
@@ -240,6 +243,8 @@ class GPRNRegressor(Estimator):
     def _choose_kernel(self, inference: Inference, data: TrainingData) -> KernelChoice:
         """The kernel with the highest evidence, if one is to be chosen by that; and whether each output has its own."""
         is_chosen = _is_auto(self.kernel_w) or (self.kernel_w is None and inference.is_collapsed)
+        if inference.has_constant_weights:
+            is_chosen = self.kernel_f is None or _is_auto(self.kernel_f)
         may_own = self.own_kernels == "auto" and inference.is_collapsed
         own = bool(self.own_kernels) and inference.is_collapsed and not may_own
         if may_own and is_chosen:
@@ -255,6 +260,8 @@ class GPRNRegressor(Estimator):
         """A new model, its kernels those of the recipe where they were to be chosen."""
         chosen = recipe.kernel
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
+        if inference.has_constant_weights and kernel_f is None:
+            kernel_f = chosen.name if kernel_w is None or _is_auto(kernel_w) else kernel_w
         if _is_auto(kernel_w) or (kernel_w is None and inference.is_collapsed):
             kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen.name
         if _is_auto(kernel_f):
@@ -263,7 +270,7 @@ class GPRNRegressor(Estimator):
         kernel_w = "constant" if recipe.has_constant_weights else kernel_w
         settings = self.effective_outputs, chosen.own_kernels
         model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
-        if recipe.is_fitted:
+        if recipe.is_fitted and not inference.has_constant_weights:
             model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
         return model
 
@@ -275,6 +282,11 @@ class GPRNRegressor(Estimator):
         gps: Any = self._make_model(inference, varying, model.X, model.output_shape)
         fit_independent(gps, known, from_here=varying.is_fitted)
         model.effective_outputs = read_effective_outputs(gps, known)
+
+    def _inference_of_last(self, inference: Inference) -> Inference:
+        """The inference of the last fit, where what was held out chose it; otherwise the one that was asked for."""
+        is_chosen = inference.is_collapsed and isinstance(self.model_, CoregionalisedGPRN)
+        return find_inference("coregionalised") if is_chosen else inference
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""
@@ -305,18 +317,20 @@ class GPRNRegressor(Estimator):
         steps = inference.steps if self.steps is None else self.steps
         rate = inference.learning_rate if self.learning_rate is None else self.learning_rate
         seed = 0 if self.seed is None else self.seed  # the same folds again when a search is resumed
-        make = partial(self._make_model, inference)
+
+        def make(recipe: Recipe, X: Tensor, output_shape: Sequence[int]) -> Network:
+            return self._make_model(_inference_for(recipe, inference), recipe, X, output_shape)
 
         def train(model: Network, known: OutputStatistics, recipe: Recipe, steps: int) -> Fit:
             self._count_outputs(inference, recipe, model, known)
-            extra = _starts_of(inference, recipe)
-            return inference.train(model, known, steps, rate, seed=seed, progress=False, **extra)
+            means = _inference_for(recipe, inference)
+            return means.train(model, known, steps, rate, seed=seed, progress=False, **_starts_of(means, recipe))
 
         file = None
         if self.checkpoint is not None:
             search = {"search": "selection", "effective_outputs": self.effective_outputs, "starts": given}
             network = make(replace(recipe, n_latents=1), data.X, data.known.source.shape[1:])
-            settings = TrainingSettings(steps, rate, seed=self.seed)
+            settings = TrainingSettings(steps, rate or 0.0, seed=self.seed)
             file = Checkpoint(self.checkpoint, fit_identity(network, data.known, settings) | search)
         selection = Selection(
             data.X,
@@ -378,6 +392,11 @@ class GPRNRegressor(Estimator):
             regressor.feature_names_in_ = np.array(names, dtype=object)
         regressor._set_fitted(fitted)
         return regressor
+
+
+def _inference_for(recipe: Recipe, asked_for: Inference) -> Inference:
+    """The method of inference that a recipe is for: the one that was asked for, unless folds found another better."""
+    return find_inference("coregionalised") if recipe.is_coregionalised else asked_for
 
 
 def _starts_of(inference: Inference, recipe: Recipe) -> dict[str, Any]:

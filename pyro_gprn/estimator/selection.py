@@ -41,6 +41,9 @@ FEWEST_FOR_A_TENTH = 20
 N_SCORED = 300
 #: The names of the candidates whose functions are constant, and whose weights are.
 INDEPENDENT_GPS, LINEAR_MODEL = "independent GPs", "linear model of coregionalisation"
+#: The name of the candidate whose weights are constant and whose functions are integrated out. It is tried where Y has
+#: holes, up to so many outputs and numbers: a fit costs the cube of all numbers.
+COREGIONALISED, MOST_OUTPUTS, MOST_NUMBERS = "coregionalised GPs", 20, 2500
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Recipe:
     :param starts: from where training starts; several are raced. None are the usual ones.
     :param has_constant_functions: True for independent GPs.
     :param has_constant_weights: True for the linear model of coregionalisation, its loadings integrated out.
+    :param is_coregionalised: True for the linear model of coregionalisation, its functions integrated out.
     """
 
     kernel: KernelChoice
@@ -59,11 +63,12 @@ class Recipe:
     starts: tuple[str, ...] | None = None
     has_constant_functions: bool = False
     has_constant_weights: bool = False
+    is_coregionalised: bool = False
 
     @property
     def is_fitted(self) -> bool:
         """True if hyperparameters of the weights came with the choice of the kernel."""
-        return self.kernel.name in self.kernel.states and not self.has_constant_weights
+        return self.kernel.name in self.kernel.states and not (self.has_constant_weights or self.is_coregionalised)
 
 
 class Selected(NamedTuple):
@@ -138,6 +143,9 @@ class Selection:
             one = replace(recipe, n_latents=1, starts=("independent",))
             first[INDEPENDENT_GPS] = replace(one, has_constant_functions=True)
             first[LINEAR_MODEL] = replace(recipe, starts=("functions",), has_constant_weights=True)
+            if self._may_coregionalise():
+                n_latents = min(recipe.n_latents, self._known.source.n_outputs)
+                first[COREGIONALISED] = replace(recipe, n_latents=n_latents, is_coregionalised=True)
         judgement = self._judge(first, Judgement())
         best = judgement.best or next(iter(first), "as given")
         self._recipes.setdefault(best, recipe)
@@ -152,6 +160,12 @@ class Selection:
         identity = None if self._file is None else self._file.identity
         widening = self._widening(best, judgement) if best in judgement.deviations else 1.0
         return Selected(self._recipes[best], report, widening, latent_scores, identity)
+
+    def _may_coregionalise(self) -> bool:
+        """True if a few outputs have holes, which the other outputs may tell."""
+        n_outputs = self._known.source.n_outputs
+        is_few = 1 < n_outputs <= MOST_OUTPUTS and n_outputs * len(self._X) <= MOST_NUMBERS
+        return is_few and not self._known.is_complete
 
     def _choose_latents(self, best: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
         """The smallest number of functions that is not beaten, beside what else is best; adds to the judgement."""

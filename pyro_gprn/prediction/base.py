@@ -33,7 +33,8 @@ def posterior_predictive(
 
     A new model registers its own kind: ``posterior_predictive.register(MyModel, MyPredictive)``.
 
-    :param model: a :class:`~pyro_gprn.GPRN` or :class:`~pyro_gprn.CollapsedGPRN`.
+    :param model: a :class:`~pyro_gprn.GPRN`, a :class:`~pyro_gprn.CollapsedGPRN` or a
+        :class:`~pyro_gprn.coregionalised.CoregionalisedGPRN`.
     :param posterior: its trained guide; for a collapsed model, draws of its sites, as from MCMC, will do too.
     :param X_new: new inputs, ``(N*, P)``.
     :param Y: the training outputs, ``(N, d_1, …, d_M)``, if model and guide have not seen them.
@@ -51,7 +52,7 @@ def posterior_predictive(
     >>> predictive.sample(7, outputs=(3, [4, 5])).shape
     torch.Size([7, 5, 2])
     """
-    raise TypeError(f"predictions need a GPRN or a CollapsedGPRN; got {type(model).__name__}")
+    raise TypeError(f"predictions need a GPRN, a CollapsedGPRN or a CoregionalisedGPRN; got {type(model).__name__}")
 
 
 class Components(ABC):

@@ -42,6 +42,12 @@ class OutputScales(NamedTuple):
     prior_degrees: float  #: ν, of what was known of every scale before the data
     widening: float = 1.0  #: what every ŝ_d has been multiplied by since, for what was held out
 
+    @classmethod
+    def known(cls, n_outputs: int, like: Tensor) -> OutputScales:
+        """Scales that are known to be 1, of so many outputs, in the type and on the device of ``like``."""
+        ones = like.new_ones(n_outputs)
+        return cls(ones * math.inf, ones, math.inf)
+
     def at(self, positions: slice | Tensor) -> OutputScales:
         """Those of some of the flattened outputs, ``(b,)``."""
         return self._replace(degrees=self.degrees[positions], squares=self.squares[positions])

@@ -88,6 +88,7 @@ def maximise(
     *,
     steps: int,
     trial_steps: int = 0,
+    tolerance: float = 1e-9,
     n_rows: int,
 ) -> float:
     """The highest log evidence from several starts, with the parameters left there.
@@ -100,6 +101,7 @@ def maximise(
     :param interruption: ends it at the next evaluation, with a warning.
     :param steps: at most so many steps of L-BFGS-B from the best start.
     :param trial_steps: from each start; 0 for no trials.
+    :param tolerance: it ends when a step gains less than this for each number of Y.
     :param n_rows: the size of the matrices, by which the number of threads is chosen.
     """
     import scipy.optimize  # takes longer to load than the rest of this package: not for those who do not train with it
@@ -107,7 +109,7 @@ def maximise(
     bounds = [ranges.of(name) for name, p in evidence.parameters.items() for _ in range(p.numel())]
 
     def descend(start: np.ndarray, iterations: int) -> Any:
-        options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
+        options = {"maxiter": iterations, "ftol": tolerance, "gtol": 1e-6}
         return scipy.optimize.minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     with few_threads(n_rows), quiet_jitter():
