@@ -51,7 +51,8 @@ class GPRNRegressor(Estimator):
     :param inference: ``"collapsed"`` integrates the weights out. The others are posteriors of functions and weights:
         ``"kronecker"`` is the paper's, ``"mean-field"`` has a Gaussian for each function and each weight (Wilson et al.
         2012; Nguyen and Bonilla 2013), and ``"mixture"`` is a mixture of two isotropic Gaussians (Gershman et al. 2012;
-        its bound prefers kernels that are rougher than the data).
+        its bound prefers kernels that are rougher than the data). ``"coregionalised"`` has weights that are the same
+        at all inputs, and its functions integrated out: exact, for few outputs (N·D up to some thousands).
     :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only). ``"auto"`` reads
         a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
         predicted as well as once or better, and ten times overfitted (docs/training.md). A number is taken as it is.
@@ -74,24 +75,27 @@ class GPRNRegressor(Estimator):
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
+        Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too.
         Each candidate is fitted to five folds (three above N = 100), those far behind to fewer; rows are held out
         and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
         the one with the best bound is trained to the end.
     :param standardize: True centres and scales inputs and outputs inside, and undoes it in every prediction. Outputs
         are scaled all by one number if they are a field (``"field"``), each by its own if they are a table whose
         columns may have units of their own (``"outputs"``). They are a table if they are the columns of a pandas
-        frame; if they are at most a hundred in one mode; or if their spreads cannot be those of a field: the largest
+        frame; if they are at most twenty in one mode; or if their spreads cannot be those of a field: the largest
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
     :param steps: at most this many training steps; fewer when the bound has settled. By default 800, for
-        ``"mean-field"`` 300 (a step is a whole sweep of exact updates), and for the other two 1000.
-    :param learning_rate: Adam's learning rate; by default 0.08, for ``"mean-field"`` 0.05, for the other two 0.03.
+        ``"mean-field"`` 300 (a step is a whole sweep of exact updates), for ``"coregionalised"`` 200 (of L-BFGS), and
+        for the other two 1000.
+    :param learning_rate: Adam's learning rate; by default 0.08, for ``"mean-field"`` 0.05, for ``"kronecker"`` and
+        ``"mixture"`` 0.03.
     :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
     :param seed: seed of all draws, in training and in prediction. The same seed gives the same results, :meth:`sample`
         included. None takes a seed from torch; then :meth:`sample` gives other draws at every call.
     :param warm_start: whether fitting again, with the same inputs, goes on from where the last fit ended.
     :param checkpoint: a file to which the state of training is written every so often; a fit that was stopped goes on
-        from it when it is started again.
+        from it when it is started again. (The training of ``"coregionalised"``, which takes seconds, begins again.)
     :param device: torch's device, such as ``"cuda"``; by default the CPU.
     :param progress: whether to show a progress bar with the bound.
 

@@ -11,7 +11,7 @@ from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.outputs.standardize import OutputScale, StandardizedStatistics, standardize
 
 #: Up to this many outputs in one mode are scaled one by one by default.
-MOST_UNITS = 100
+MOST_UNITS = 20
 #: Outputs are no field if the largest spread is more than this many times the median one, …
 MOST_DISPARATE = 1000.0
 #: … or if neighbours' spreads differ by more than this factor on average (geometrically).
@@ -82,7 +82,7 @@ def scale_outputs(source: OutputSource, wanted: Standardize, *, has_names: bool)
 
     :param source: reads the outputs as they are, ``(N, d_1, …, d_M)``.
     :param wanted: ``"field"`` gives all outputs one scale, ``"outputs"`` each its own, False leaves them as they are.
-        True is ``"outputs"`` for columns that have names, and for at most a hundred outputs in one mode; otherwise
+        True is ``"outputs"`` for columns that have names, and for at most twenty outputs in one mode; otherwise
         ``"field"``, unless :func:`are_a_field` says that outputs in one mode are none.
     :param has_names: True if the outputs are the named columns of a table.
 
