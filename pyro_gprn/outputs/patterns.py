@@ -47,7 +47,7 @@ class Patterns:
         return [self._numbers[self._everything]] if self._everything in self._numbers else []
 
     def add(self, values: Tensor) -> int | np.ndarray:
-        """The pattern of each output of a block ``(N, b)``, NaN where one is missing; one number if all are complete."""
+        """The pattern of each output of a block ``(N, b)``, NaN where missing; one number if all are complete."""
         if not values.sum().isnan():
             number = self._number(self._everything)
             self._blocks.append((number, values.shape[1]))

@@ -136,3 +136,14 @@ class GramSums:
             numbers, columns = self._columns[0]
             self._add_to(number, columns[self._where(numbers == number)].mT)
         return self._grams[number]
+
+
+def sum_up(source: OutputSource, *, scattered: bool | None = None) -> OutputStatistics:
+    """The statistics of the outputs of a source, from one pass over them; an output may be missing in all rows.
+
+    :param scattered: as for :meth:`GramSums.statistics`.
+    """
+    sums = GramSums(source.n_rows, source.device)
+    for _, chunk in source.chunks():
+        sums.add(chunk.to(torch.float64))
+    return sums.statistics(source, scattered=scattered)
