@@ -336,7 +336,6 @@ class _Density(torch.autograd.Function):
             total = _Rows(gradients.mean[number], *gradients[1:])
             _add_row_gradients(total, rows, draw, weight, wants_all)
             by_noise = by_noise + weight * draw.by_noise()
-        ctx.draws = []
         rest = gradients[1:] if wants_all else (None, None, None)
         return gradients.mean, *rest, by_noise, None
 
