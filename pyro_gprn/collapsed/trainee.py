@@ -138,8 +138,13 @@ class CollapsedTrainee(Trainee):
         return Factors(q.loc, q.row.detach(), q.column.detach())  # these keep the spread that they have
 
     def _white_noise(self) -> Tensor:
-        """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way."""
-        return self._antithetic(2) if self.posterior == "variational" else torch.zeros_like(self.guide.v_loc[None])
+        """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way.
+
+        With inducing inputs there is one draw: q is narrow where rows are many, and a second doubles the cost.
+        """
+        if self.posterior != "variational":
+            return torch.zeros_like(self.guide.v_loc[None])
+        return self._antithetic(2)[: 1 if self.model.has_inducing else 2]
 
     @torch.no_grad()
     def update_rows(self, white: Tensor) -> None:

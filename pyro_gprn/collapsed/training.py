@@ -65,6 +65,9 @@ CollapsedFit = Fit
 #: Cholesky factorisations that one training step takes the time of, and one evaluation in the search for a start; how
 #: many of the latter there are; N×N arrays that are held at once (benchmarks/collapsed.py measures the first).
 _STEP_COST, _EVALUATION_COST, _EVALUATIONS, _ARRAYS = 25, 8, 150, 40
+#: With inducing inputs at most so many steps follow on those for some of the rows. 1,000 raised the bound by 0.15 and
+#: 3.4 more than 300 did, which raised it by 70 and 271 (two problems, N = 2,000, m = 60).
+INDUCING_STEPS = 300
 #: With inducing inputs every restart begins so far, whitened, from the functions of the exact network of some rows.
 RESTART_SPREAD = 0.3
 
@@ -97,7 +100,8 @@ def fit_collapsed(
         the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
     :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
         model has; otherwise at several values from the data as well.
-    :param steps: at most this many steps; fewer when the bound has settled.
+    :param steps: at most this many steps; fewer when the bound has settled. With inducing inputs they are those of the
+        exact network of some rows, and at most 300 steps follow.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
         :class:`~pyro_gprn.training.fit.TrainingSettings`.
@@ -113,7 +117,8 @@ def fit_collapsed(
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
     names = check_starts(starts, SUBSET_ROWS if model.has_inducing else model.n_rows)
-    how = TrainingSettings(steps, learning_rate, **settings)
+    is_new = guide is None and model.has_inducing
+    how = TrainingSettings(min(steps, INDUCING_STEPS) if is_new else steps, learning_rate, **settings)
     known = model.statistics(Y)
     _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names), steps))
     given, start_at = model.effective_outputs, {}
