@@ -180,12 +180,8 @@ def chosen_inputs(problem: str, n_rows: int, m: int, how: str, seed: int = 0) ->
 
     X, Y, X_test, Y_test = (torch.from_numpy(each) for each in new_rows(problem, n_rows, 500, seed))
     centre, spread, middle, width = Y.mean(0), Y.std(0), X.mean(0), X.std(0)
-    X, X_test, Y, Y_test = (
-        (X - middle) / width,
-        (X_test - middle) / width,
-        (Y - centre) / spread,
-        (Y_test - centre) / spread,
-    )
+    X, X_test = (X - middle) / width, (X_test - middle) / width
+    Y, Y_test = (Y - centre) / spread, (Y_test - centre) / spread
     few = CollapsedGPRN(X[:300], Y.shape[1], 3, effective_outputs="auto")
     fit_collapsed(few, Y[:300], starts=["independent"], steps=100, seed=0, progress=False)
     rows = spread_rows(X, m) if how == "k-means++" else pivots(few.kernel_w, X, m)
@@ -211,7 +207,11 @@ def pivots(kernel: Any, X: torch.Tensor, m: int) -> torch.Tensor:
 CELLS: dict[str, Cell] = {
     **{f"cost N={n} D=50": partial(cost_of_a_step, n, 50) for n in (1_000, 3_000, 10_000, 30_000, 100_000)},
     **{f"cost N=10000 D={d}": partial(cost_of_a_step, 10_000, d) for d in (500, 2_000, 8_000)},
-    **{f"exact step N={n}": partial(fit_network, "waves", n, None) for n in (500, 1_000)},
+    **{
+        f"pays waves N={n} {'exact' if m is None else f'm={m}'}": partial(fit_network, "waves", n, m)
+        for n in (500, 1_000, 2_000)
+        for m in (None, 100)
+    },
     "settled N=10000 D=100 m=100": partial(settled, 10_000, 100, 100),
     "streamed N=100000 D=1000 m=64": partial(settled, 100_000, 1_000, 64, streamed=True),
     **{
@@ -245,10 +245,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 def _summary(results: dict[str, dict[str, Any]]) -> str:
     lines = []
     for name, result in results.items():
-        parts = (
-            f"{key} {value:.4g}" for key, value in result.items() if key != "cell" and isinstance(value, (int, float))
-        )
-        lines.append(f"{name}: " + ", ".join(parts))
+        lines.append(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in result.items() if key != "cell"))
     steps = {name: r["seconds"] for name, r in results.items() if name.startswith("cost")}
     if (first := steps.get("cost N=10000 D=50")) is not None:
         lines.append("seconds of a step over those at N = 10,000, D = 50:")
