@@ -129,6 +129,15 @@ def test_auto_takes_inducing_inputs_for_many_rows_only(monkeypatch):
     assert GPRNRegressor(inference="kronecker")._n_inducing(10**4) is None
 
 
+def test_auto_stays_exact_where_every_output_has_holes_of_its_own(monkeypatch):
+    monkeypatch.setattr(regressor, "MOST_EXACT", 50)
+    monkeypatch.setattr(compressed, "MOST_PATTERNS", 2)
+    with quick_starts():
+        assert not make(inducing="auto", steps=2).fit(X[:75], series()[20:95]).model_.has_inducing
+    with pytest.raises(ValueError, match="at most 2; Y has 3 or more"):
+        make(inducing=10).fit(X, series())
+
+
 def test_what_is_to_be_chosen_is_chosen_on_some_of_the_rows():
     with quick_starts():
         r = make(kernel_w=None, selection=True, steps=4, inducing=8, starts=["independent", "functions"])

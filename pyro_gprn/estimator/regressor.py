@@ -29,6 +29,7 @@ from pyro_gprn.estimator.inference import Inference, find_inference
 from pyro_gprn.estimator.scaling import Standardize
 from pyro_gprn.estimator.selection import Recipe, Selected, Selection
 from pyro_gprn.network.base import Network
+from pyro_gprn.outputs.compressed import CompressedStatistics, TooManyPatternsError
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs
 from pyro_gprn.training.checkpoint import Checkpoint
@@ -38,6 +39,8 @@ from pyro_gprn.training.loop import Callback
 
 #: Up to so many rows a network is exact unless inducing inputs are asked for; above it has so many of these.
 MOST_EXACT, N_INDUCING = 1000, 100
+#: Up to so many rows it is exact, too, if outputs have too many patterns of holes for inducing inputs.
+MOST_EXACT_WITH_HOLES = 4000
 #: How many functions a network has while other things are chosen, if their number is to be chosen too.
 N_LATENTS = 5
 
@@ -199,9 +202,10 @@ class GPRNRegressor(Estimator):
             model, guide = self._copy_of_last(data.X, inference)
             selected = _selected_in(self.fitted_)
         else:
-            looked_at = data if self._n_inducing(len(data.X)) is None else data.at_rows(Subset.of(data.known))
+            has_inducing = isinstance(data.known, CompressedStatistics)
+            looked_at = data.at_rows(Subset.of(data.known)) if has_inducing else data
             selected = self._select(inference, looked_at)
-            shape, inducing = data.known.source.shape[1:], self._n_inducing(len(data.X))
+            shape, inducing = data.known.source.shape[1:], self._n_inducing(len(data.X)) if has_inducing else None
             model, guide = self._make_model(inference, selected.recipe, data.X, shape, inducing), None
             self._count_outputs(inference, selected.recipe, model, looked_at.X, looked_at.known)
         fit = inference.train(
@@ -246,8 +250,15 @@ class GPRNRegressor(Estimator):
     def _wants_own_kernels(self) -> bool:
         return self.own_kernels != "auto" and bool(self.own_kernels)
 
-    def _has_many_rows(self, X: Any) -> bool:
-        return hasattr(X, "__len__") and self._n_inducing(len(X)) is not None
+    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False) -> TrainingData:
+        if not hasattr(X, "__len__") or self._n_inducing(len(X)) is None:
+            return super()._read_data(X, Y)
+        try:
+            return super()._read_data(X, Y, many_rows=True)
+        except TooManyPatternsError:
+            if self.inducing != "auto" or len(X) > MOST_EXACT_WITH_HOLES:
+                raise
+            return super()._read_data(X, Y)
 
     def _set_fitted(self, fitted: FittedNetwork) -> None:
         """Sets the attributes that the class documents for after fitting."""

@@ -157,9 +157,13 @@ class _SquaresByPattern:
         return torch.stack(self._sums)
 
 
+class TooManyPatternsError(ValueError):
+    """The outputs have more patterns of holes than inducing inputs can do with."""
+
+
 def _check_patterns(n_patterns: int) -> None:
     if n_patterns > MOST_PATTERNS:
-        raise ValueError(
+        raise TooManyPatternsError(
             f"with inducing inputs each pattern of holes has sums of its own, so that there may be at most"
             f" {MOST_PATTERNS}; Y has {n_patterns} or more. Leave out rows in which outputs are missing here and there,"
             " take fewer outputs at a time, or take inducing=None for fewer rows"
