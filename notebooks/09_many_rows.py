@@ -77,13 +77,5 @@ axes[-1].set_xlabel("days")
 plt.show()
 
 # %% [markdown]
-# How sensors go together changes over the month; none of this was told to the network.
-
-# %%
-for day in (2.0, 15.0, 28.0):
-    correlation = network.output_correlation(np.array([[day]]), [0, 2, 5])[0]
-    print(f"day {day:4.0f}: sensors 0 and 2 {correlation[0, 1]:+.2f}, 0 and 5 {correlation[0, 2]:+.2f}")
-
-# %% [markdown]
 # Everything that an exact fit has is here as well: `sample`, quantiles, `save` and `load`, checkpoints, `diagnose`,
 # `to_arviz`. Outputs that have a kernel each (`own_kernels=True`) need an exact fit.
