@@ -49,14 +49,6 @@ class WeightPosterior(NamedTuple):
     mean: Tensor  #: of the columns that stand for the outputs, (mK, r)
 
 
-@dataclass(frozen=True)
-class GroupRows:
-    """The rows that make the sums of one group of outputs."""
-
-    rows: Tensor  #: the rows that are missing, or those that are there, (n,)
-    is_missing: bool  #: True if these are taken off the sums over all rows
-
-
 class OutputsGivenInducing:
     """All outputs given draws of the functions at inducing inputs.
 
@@ -277,31 +269,14 @@ class _Algebra:
 
 def _by_group(rows: _Rows, known: CompressedStatistics) -> tuple[Tensor, Tensor]:
     """``S`` and the trace of each group, ``(g, mK, mK)`` and ``(g,)``."""
-    whole: tuple[Tensor, Tensor] | None = None
-    moments, traces = [], []
-    for group in group_rows(known):
-        if group.is_missing and whole is None:
-            whole = rows.second_moment(), rows.trace()
-        if group.is_missing and not len(group.rows):
-            assert whole is not None
-            moment, trace = whole
-        else:
-            some = rows.at(group.rows)
-            moment, trace = some.second_moment(), some.trace()
-            if group.is_missing and whole is not None:
-                moment, trace = whole[0] - moment, whole[1] - trace
-        moments.append(moment)
-        traces.append(trace)
+    own = [rows.at(group.rows) for group in known.group_rows]
+    moments, traces = [part.second_moment() for part in own], [part.trace() for part in own]
+    missing = [number for number, group in enumerate(known.group_rows) if group.is_missing]
+    if missing:
+        moment, trace = rows.second_moment(), rows.trace()
+        for number in missing:
+            moments[number], traces[number] = moment - moments[number], trace - traces[number]
     return torch.stack(moments), torch.stack(traces)
-
-
-def group_rows(known: CompressedStatistics) -> list[GroupRows]:
-    """For each group the rows that it misses, or those that it has, whichever are fewer."""
-    found = []
-    for observed in known.observed:
-        is_missing = bool(observed.sum() * 2 > len(observed))
-        found.append(GroupRows((~observed if is_missing else observed).nonzero().flatten(), is_missing))
-    return found
 
 
 class _Density(torch.autograd.Function):
@@ -344,12 +319,10 @@ def _add_row_gradients(total: _Rows, rows: _Rows, draw: _Algebra, weight: Tensor
     """Adds the gradients of a draw's bound, times a weight, to those by the rows."""
     known = draw.known
     by_moments, by_traces = weight * draw.by_moments(), weight * draw.by_traces()
-    groups = group_rows(known)
-    in_all = [number for number, group in enumerate(groups) if group.is_missing]
+    in_all = [number for number, group in enumerate(known.group_rows) if group.is_missing]
     of_all = _SmallGradients(by_moments[in_all].sum(0), by_traces[in_all].sum())
-    everything = slice(None)
-    _pull_back(total, rows, everything, of_all, (weight * draw.by_products(), known.columns), wants_all)
-    for number, group in enumerate(groups):
+    _pull_back(total, rows, slice(None), of_all, (weight * draw.by_products(), known.columns), wants_all)
+    for number, group in enumerate(known.group_rows):
         if len(group.rows):
             sign = -1.0 if group.is_missing else 1.0
             own = _SmallGradients(sign * by_moments[number], sign * by_traces[number])

@@ -171,7 +171,7 @@ def _weights_left_out(draws: PosteriorDraws, known: CompressedStatistics) -> Ten
     if known.loadings is None:
         return None
     given = at_mean(draws, known)
-    blocks = [given.weights_of(known.left_out_at(some), some) for some, _ in known.source.chunks(2**27)]
+    blocks = [given.weights_of(known.left_out_at(some), some) for some, _ in known.source.chunks(known.chunk_bytes)]
     return torch.cat(blocks, dim=1)
 
 

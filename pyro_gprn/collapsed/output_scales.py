@@ -128,7 +128,9 @@ def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Precision
 def _quadratic_forms(precision: Precision, known: OutputStatistics, positions: Tensor | None) -> Tensor:
     """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``; NaN where it is not asked for."""
     result = known.counts.new_full((known.source.n_outputs,), math.nan)
-    blocks = known.source.chunks() if positions is None else [(positions, known.source.read(positions))]
+    blocks = (
+        known.source.chunks(known.chunk_bytes) if positions is None else [(positions, known.source.read(positions))]
+    )
     for some, block in blocks:
         values = block.to(result) if known.is_complete else block.to(result).nan_to_num(nan=0.0)
         result[some] = (values * precision.solve(values, some)).sum(0).clamp(min=0.0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,13 @@ CHUNK_BYTES = 2**27
 MOST_PATTERNS = 64
 
 
+class GroupRows(NamedTuple):
+    """The rows by which sums over the rows of one pattern are made, whichever are fewer."""
+
+    rows: Tensor  #: those that the pattern misses, or those that it has, (n,)
+    is_missing: bool  #: True if sums over these are taken off the sums over all rows
+
+
 @dataclass(frozen=True)
 class CompressedStatistics(OutputStatistics):
     """Outputs of very many rows, as columns that stand for them.
@@ -53,6 +60,8 @@ class CompressedStatistics(OutputStatistics):
     >>> CompressedStatistics.of(torch.ones(3, 1000)).columns.shape  # a thousand outputs, and all are the same
     torch.Size([3, 1])
     """
+
+    chunk_bytes: ClassVar[int | None] = CHUNK_BYTES
 
     columns: Tensor
     pattern_of_column: Tensor
@@ -91,6 +100,15 @@ class CompressedStatistics(OutputStatistics):
             return torch.zeros_like(self.squares)
         held = [self.columns[:, self.columns_of(g)].square().sum(1) for g in range(len(self.counts))]
         return (self.squares - torch.stack(held)).clamp(min=0.0)
+
+    @cached_property
+    def group_rows(self) -> list[GroupRows]:
+        """For each pattern the rows that it misses, or those that it has."""
+        found = []
+        for observed in self.observed:
+            is_missing = bool(2 * observed.sum() > len(observed))
+            found.append(GroupRows((~observed if is_missing else observed).nonzero().flatten(), is_missing))
+        return found
 
     def columns_of(self, pattern: int) -> Tensor | slice:
         """Which columns have a pattern."""

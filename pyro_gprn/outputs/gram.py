@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,9 @@ class OutputStatistics(ABC):
     >>> known.observed.tolist(), known.counts.tolist(), known.pattern_of.tolist()
     ([[False, True], [True, True]], [1.0, 2.0], [1, 1, 0])
     """
+
+    #: How many bytes a pass over Y takes at a time; None takes what suits the source.
+    chunk_bytes: ClassVar[int | None] = None
 
     source: OutputSource
     observed: Tensor
