@@ -13,7 +13,9 @@ from torch.distributions import kl_divergence
 
 from pyro_gprn.algebra.linalg import identity_like, safe_cholesky
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
+from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.likelihood import output_covariance, outputs_given, pull_back
+from pyro_gprn.collapsed.low_rank import OutputsGivenInducing, low_rank_density
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
 
@@ -30,7 +32,11 @@ class Factors(NamedTuple):
 
 
 def collapsed_bound(
-    model: CollapsedGPRN, q: Factors, covariances: Covariances, white: Tensor, known: OutputStatistics
+    model: CollapsedGPRN,
+    q: Factors,
+    covariances: Covariances | LowRankCovariances,
+    white: Tensor,
+    known: OutputStatistics,
 ) -> Tensor:
     """``ρ E_q[log p(Y|F)] − KL(q(V)‖p(V))``, a scalar, differentiable once; ρ is ``model.likelihood_power``.
 
@@ -39,14 +45,31 @@ def collapsed_bound(
     :param white: white noise to draw V by, ``(s, N, K)``.
     :param known: statistics of the outputs.
     """
+    if isinstance(covariances, LowRankCovariances):
+        return _low_rank_bound(model, q, covariances, white, known)
     return _Bound.apply(*q, *covariances, white, known, model.likelihood_power, model.jitter)
+
+
+def _low_rank_bound(
+    model: CollapsedGPRN, q: Factors, covariances: LowRankCovariances, white: Tensor, known: OutputStatistics
+) -> Tensor:
+    """The bound with inducing inputs; the part that all rows take part in has its gradient by hand (low_rank.py)."""
+    V = q.loc + q.row @ white @ q.column.mT
+    density = low_rank_density(covariances.functions @ V, covariances, known)
+    return model.likelihood_power * density.mean() - kl_divergence(MatrixNormal(*q, validate_args=False), model.prior())
 
 
 @torch.no_grad()
 def evaluate_bound(
-    model: CollapsedGPRN, q: Factors, covariances: Covariances, white: Tensor, known: OutputStatistics
+    model: CollapsedGPRN,
+    q: Factors,
+    covariances: Covariances | LowRankCovariances,
+    white: Tensor,
+    known: OutputStatistics,
 ) -> Tensor:
     """The value of :func:`collapsed_bound`, a few draws at a time, so that many draws fit in memory."""
+    if isinstance(covariances, LowRankCovariances):
+        return _low_rank_bound(model, q, covariances, white, known)
     Lf, Kw, noise = covariances
     total = torch.zeros((), dtype=torch.float64, device=Lf.device)
     for some in _few_at_a_time(white, known):
@@ -62,7 +85,11 @@ def _few_at_a_time(draws: Tensor, known: OutputStatistics) -> tuple[Tensor, ...]
 
 
 def gauss_newton_rows(
-    model: CollapsedGPRN, covariances: Covariances, V: Tensor, column_scales: Tensor, known: OutputStatistics
+    model: CollapsedGPRN,
+    covariances: Covariances | LowRankCovariances,
+    V: Tensor,
+    column_scales: Tensor,
+    known: OutputStatistics,
 ) -> Tensor:
     """The row factor ``R`` of q(V) that is best for the Gauss-Newton Hessian of the log-likelihood, ``(N, N)``.
 
@@ -71,18 +98,36 @@ def gauss_newton_rows(
     """
     # With −H_k the Hessian by column k of F and t_k = (T Tᵀ)_kk, the bound in R alone is best where
     #   (R Rᵀ)⁻¹ = (1/K) [ tr(T Tᵀ) I + ρ Σ_k t_k L_fᵀ H_k L_f ].
+    if isinstance(covariances, LowRankCovariances):
+        H = _low_rank_hessian(covariances, V, column_scales, known)
+    else:
+        H = _hessian(model, covariances, V, column_scales, known)
+    identity = identity_like(len(H), H)
+    precision = H * (model.likelihood_power / len(column_scales))
+    precision = 0.5 * (precision + precision.mT) + column_scales.mean() * identity
+    # R lower-triangular with R Rᵀ = precision⁻¹: for precision = UUᵀ with U upper-triangular, R = U⁻ᵀ
+    flipped = safe_cholesky(precision.flip(0, 1), name="the precision of the functions").flip(0, 1)
+    return torch.linalg.solve_triangular(flipped, identity, upper=True).mT
+
+
+def _hessian(
+    model: CollapsedGPRN, covariances: Covariances, V: Tensor, column_scales: Tensor, known: OutputStatistics
+) -> Tensor:
+    """``Σ_k t_k L_fᵀ H_k L_f``, ``(N, N)``."""
     Lf, Kw, noise = covariances
-    identity = identity_like(len(Lf), Lf)
     H = torch.zeros_like(Lf)
     for some in _few_at_a_time(V, known):
         F = Lf @ some
         given = outputs_given(known, output_covariance(F, Kw, noise, model.jitter))
         H += given.gauss_newton(F, Kw, column_scales) * (len(some) / len(V))
-    precision = (Lf.mT @ H @ Lf) * (model.likelihood_power / len(column_scales))
-    precision = 0.5 * (precision + precision.mT) + column_scales.mean() * identity
-    # R lower-triangular with R Rᵀ = precision⁻¹: for precision = UUᵀ with U upper-triangular, R = U⁻ᵀ
-    flipped = safe_cholesky(precision.flip(0, 1), name="the precision of the functions").flip(0, 1)
-    return torch.linalg.solve_triangular(flipped, identity, upper=True).mT
+    return Lf.mT @ H @ Lf
+
+
+def _low_rank_hessian(covariances: LowRankCovariances, V: Tensor, column_scales: Tensor, known: Any) -> Tensor:
+    """``Σ_k t_k A_fᵀ H_k A_f``, ``(m, m)``, with H_k diagonal: that of the likelihood for the weights' posterior."""
+    A = covariances.functions
+    by_row = sum(OutputsGivenInducing(each, covariances, known).function_precision() @ column_scales for each in V)
+    return A.mT @ (A * (torch.as_tensor(by_row) / len(V)).unsqueeze(-1))
 
 
 def _density_and_gradients(

@@ -231,6 +231,11 @@ class ConditionedDraws:
         return len(self.draws.V)
 
     @property
+    def n_held(self) -> int:
+        """How many numbers a prediction at one new input holds."""
+        return self.n_draws * self.draws.model.n_rows
+
+    @property
     def n_groups(self) -> int:
         """The number of groups of outputs, ``g``."""
         return len(self.coordinates.root)

@@ -26,6 +26,8 @@ class CollapsedGuide(PyroModule):
     :param generator: of random numbers for that; None is torch's global state.
     :param init_loc: mean of V that q starts with instead, ``(N, K)``.
 
+    With inducing inputs the functions are those at these, and N stands for their number m.
+
     >>> from pyro.infer import SVI, TraceMeanField_ELBO
     >>> from pyro.optim import Adam
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=1000, n_latents=2)
@@ -47,7 +49,7 @@ class CollapsedGuide(PyroModule):
     ) -> None:
         super().__init__()
         self._model = (model,)  # a tuple, so that the model is not a submodule
-        N, K = model.n_rows, model.n_latents
+        N, K = model.n_values, model.n_latents
         self.v_loc = Parameter(
             model.whitened_start(init_latents, generator) if init_loc is None else init_loc.contiguous()
         )

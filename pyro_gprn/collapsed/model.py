@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import pyro
+import torch
 from pyro import poutine
 from pyro.contrib.gp.kernels import Kernel, Sum
+from pyro.distributions import TorchDistribution
 from pyro.nn import pyro_method
 from torch import Tensor
+from torch.nn import Parameter
 
+from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.algebra.tensor_normal import MatrixNormal
+from pyro_gprn.collapsed.inducing import (
+    LowRankCovariances,
+    at_rows,
+    choose_inducing,
+    shared_rows,
+    with_noise_at_rows,
+)
 from pyro_gprn.collapsed.likelihood import CollapsedNormal, output_covariance
+from pyro_gprn.collapsed.low_rank_normal import LowRankNormal
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_effective_outputs, check_outputs
+from pyro_gprn.network.hyperparameters import for_each_draw
 from pyro_gprn.network.kernels import hold_scale, parts, plus_constant
 from pyro_gprn.network.own_kernels import own_kernels as make_own_kernels
+from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
 
 #: Variance of the constant in the weights' kernel before training.
@@ -62,6 +77,11 @@ class CollapsedGPRN(Network):
         are shared. Independent GPs with a kernel each are then the limit. For few outputs that have units of their
         own: a step costs a Cholesky factor for each output. Hyperparameters of the weights have a leading dimension
         of outputs, D, and so has ``noise_y``.
+    :param inducing: for thousands of rows and more: how many inducing inputs Z, m of them, stand for all rows, or Z
+        itself, ``(m, P)``. "v" is then ``(m, K)``, the whitened functions at Z, and "y" is scored by a lower bound of
+        its log density (collapsed/low_rank.py), so that a bound stays a bound. A step costs O(N (mK)²), and no array is
+        N×N. With Z = X it is the exact network, as it is with None.
+    :param train_inducing: True makes Z a parameter that training moves.
 
     NaN in Y is a missing output: outputs that miss the same rows share one Cholesky factor.
 
@@ -72,7 +92,12 @@ class CollapsedGPRN(Network):
     >>> model = CollapsedGPRN(X, output_shape=3, n_latents=2, own_kernels=True)
     >>> model.kernel_w(X).shape, model.noise_y.shape
     (torch.Size([3, 8, 8]), torch.Size([3]))
+    >>> many = CollapsedGPRN(torch.linspace(0, 1, 500)[:, None], output_shape=3, n_latents=2, inducing=20)
+    >>> many.Z.shape, many.prior().event_shape
+    (torch.Size([20, 1]), torch.Size([20, 2]))
     """
+
+    Z: Tensor | None  #: inducing inputs, (m, P); None if there are none
 
     def __init__(
         self,
@@ -83,6 +108,8 @@ class CollapsedGPRN(Network):
         effective_outputs: float | Literal["auto"] | None = None,
         jitter: float | None = None,
         own_kernels: bool = False,
+        inducing: int | Tensor | None = None,
+        train_inducing: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(X, output_shape, n_latents, jitter=JITTER if jitter is None else jitter, **settings)
@@ -97,7 +124,34 @@ class CollapsedGPRN(Network):
                 " outputs, or GPRN"
             )
         self.effective_outputs = check_effective_outputs(effective_outputs, self.n_outputs)
-        self._statistics = StatisticsMemory()
+        self._statistics = StatisticsMemory(OutputStatistics.of if inducing is None else CompressedStatistics.of)
+        self._set_inducing(inducing, train_inducing)
+
+    def _set_inducing(self, inducing: int | Tensor | None, is_trained: bool) -> None:
+        if inducing is not None and self.own_kernels:
+            raise ValueError("inducing inputs are for outputs that share a kernel; got inducing and own_kernels=True")
+        if inducing is None and is_trained:
+            raise ValueError("train_inducing=True needs inducing inputs; got inducing=None")
+        Z = None if inducing is None else choose_inducing(self.X, inducing).clone()
+        if Z is not None and is_trained:
+            self.Z = Parameter(Z)
+        else:
+            self.register_buffer("Z", Z)
+        self._shared: tuple[Any, tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def has_inducing(self) -> bool:
+        """True if inducing inputs stand for the rows."""
+        return self.Z is not None
+
+    @property
+    def function_inputs(self) -> Tensor:
+        return self.X if self.Z is None else self.Z
+
+    @property
+    def n_values(self) -> int:
+        """How many values "v" has of each function: N, or m with inducing inputs."""
+        return len(self.function_inputs)
 
     def as_function_kernel(self, kernel: Kernel) -> Kernel:
         # The constant lets a function stay away from zero where there are no data: a higher bound in 16 of 16 trials.
@@ -119,20 +173,56 @@ class CollapsedGPRN(Network):
             )
         return 1.0 if self.effective_outputs is None else self.effective_outputs / self.n_outputs
 
+    def exact_at(self, rows: Tensor) -> CollapsedGPRN:
+        """A copy of the model for some of the rows, ``(n,)``, without inducing inputs."""
+        model = copy.deepcopy(self)
+        del model.Z
+        model.register_buffer("Z", None)
+        model.X, model._statistics = self.X[rows], StatisticsMemory()
+        return model
+
     def statistics(self, Y: Any = None) -> OutputStatistics:
         """Gram statistics of the data (a tensor, a source of outputs, statistics), or of the last data for None.
 
-        With ``own_kernels`` each output is a group of its own.
+        With ``own_kernels`` each output is a group of its own. With inducing inputs they are of the kind for very many
+        rows; statistics of the other kind are made anew from their source.
         """
         if isinstance(Y, Tensor):
             Y, _ = check_outputs(Y, None, self.n_rows, self.output_shape)
+        if isinstance(Y, OutputStatistics) and isinstance(Y, CompressedStatistics) != self.has_inducing:
+            Y = Y.source
         known = self._statistics.of(Y)
         return known.by_output if self.own_kernels else known
 
     @pyro_method
-    def covariances(self) -> Covariances:
-        """``L_f``, ``K_w`` and ``σ_y²`` at the hyperparameters' current (or drawn) values."""
-        return Covariances(self.functions_factor(), *self.weights_and_noise())
+    def covariances(self) -> Covariances | LowRankCovariances:
+        """``L_f``, ``K_w`` and ``σ_y²`` at the hyperparameters' current (or drawn) values.
+
+        With inducing inputs, what these make of the rows, see
+        :class:`~pyro_gprn.collapsed.inducing.LowRankCovariances`.
+        """
+        if self.Z is None:
+            return Covariances(self.functions_factor(), *self.weights_and_noise())
+        noise_f, shared = self.noise_f.square(), self._shared_rows()
+        functions = with_noise_at_rows(self.kernel_f, self.X, self.Z, self.functions_factor(), noise_f, shared)
+        weights = at_rows(self.kernel_w, self.X, self.Z, self.weights_factor())
+        return LowRankCovariances(*functions, *weights, self.noise_y.square())
+
+    def weights_factor(self) -> Tensor:
+        """The Cholesky factor of ``κ_w(Z, Z)`` at the inducing inputs, ``(m, m)``; a batch of them under a plate."""
+        Kw = for_each_draw(self.kernel_w, lambda: self.kernel_w(self.function_inputs))
+        return safe_cholesky(Kw, jitter=self.jitter, name="the kernel matrix of w at inducing inputs")
+
+    def _shared_rows(self) -> tuple[Tensor, Tensor]:
+        """The rows that are inducing inputs, and which; none where these move."""
+        assert self.Z is not None
+        if self.Z.requires_grad:
+            nothing = torch.zeros(0, dtype=torch.long, device=self.X.device)
+            return nothing, nothing
+        state = [(id(each), each._version) for each in (self.X, self.Z)]
+        if self._shared is None or self._shared[0] != state:
+            self._shared = state, shared_rows(self.X, self.Z)
+        return self._shared[1]
 
     @pyro_method
     def weights_and_noise(self) -> tuple[Tensor, Tensor]:
@@ -154,7 +244,7 @@ class CollapsedGPRN(Network):
 
     def prior(self) -> MatrixNormal:
         """``p(V)``, white."""
-        return MatrixNormal(self.X.new_zeros(self.n_rows, self.n_latents), None, None)
+        return MatrixNormal(self.X.new_zeros(self.n_values, self.n_latents), None, None)
 
     def forward(self, Y: Tensor | None = None) -> Tensor:
         known = None
@@ -162,10 +252,14 @@ class CollapsedGPRN(Network):
             Y, _ = check_outputs(Y, None, self.n_rows, self.output_shape)
             known = self.statistics(Y)
         self._load_pyro_samples()  # hyperparameters first, as in the guides
-        Lf, Kw, noise = self.covariances()
+        covariances = self.covariances()
         v = pyro.sample("v", self.prior())
-        f = pyro.deterministic("f", Lf @ v, event_dim=2)
-        covariance = self.output_covariance(f, Kw, noise)
-        likelihood = CollapsedNormal(covariance, self.output_shape, known, by_output=self.own_kernels)
+        f = pyro.deterministic("f", covariances[0] @ v, event_dim=2)
+        likelihood: TorchDistribution
+        if isinstance(covariances, LowRankCovariances):
+            likelihood = LowRankNormal(v, covariances, self.output_shape, known)
+        else:
+            covariance = self.output_covariance(f, covariances.Kw, covariances.noise)
+            likelihood = CollapsedNormal(covariance, self.output_shape, known, by_output=self.own_kernels)
         with poutine.scale(scale=1.0 if known is None else self.likelihood_power):
             return pyro.sample("y", likelihood, obs=Y)

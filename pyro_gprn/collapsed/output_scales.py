@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.likelihood import MeanPrecision, mean_precision
+from pyro_gprn.collapsed.likelihood import mean_precision
+from pyro_gprn.collapsed.low_rank import OutputsGivenInducing
+from pyro_gprn.collapsed.low_rank_prediction import at_mean
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import evenly_spread
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
@@ -36,6 +39,8 @@ N_DRAWS = 16
 PRIOR_DEGREES = (1.0, 2.0, 4.0, 10.0, 30.0, math.inf)
 #: Outputs, evenly spread, on which the choice is made.
 N_JUDGED = 4096
+#: Of very many rows fewer outputs, so that there are about so many numbers.
+MOST_JUDGED = 2**23
 
 
 @torch.no_grad()
@@ -56,7 +61,8 @@ def learn_output_scales(
     :param Y: the data, if the model has not seen them.
     :param prior_degrees: ν, how firmly scales are expected to be near 1 before the data are seen, in observations; or
         several values, of which that with the highest density of left-out rows is taken.
-    :param n_draws: how many draws of the functions ``C_F⁻¹`` is averaged over. (Of draws all are used.)
+    :param n_draws: how many draws of the functions ``C_F⁻¹`` is averaged over. (Of draws all are used. With inducing
+        inputs it is that of their mean.)
     :param positions: of some of the flattened outputs, ``(b,)``, if the scales of these are enough: the others are NaN.
     :param generator: of random numbers; None is torch's global state.
 
@@ -78,8 +84,35 @@ def learn_output_scales(
     return OutputScales(degrees, (chosen + _quadratic_forms(precision, known, positions)) / degrees, chosen)
 
 
-def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> MeanPrecision:
+class Precision(Protocol):
+    """``C_F⁻¹`` of the outputs."""
+
+    def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
+        """Its product with values ``(N, b)`` of the outputs at some positions, zero where missing, ``(N, b)``."""
+        ...
+
+    def diagonal(self, positions: slice | Tensor) -> Tensor:
+        """Its diagonal for some outputs, ``(N, b)``; 1 in missing rows."""
+        ...
+
+
+class _LowRankPrecision:
+    """That of a network with inducing inputs, at the mean of the draws: an average takes a pass over Y for each."""
+
+    def __init__(self, given: OutputsGivenInducing) -> None:
+        self._given = given
+
+    def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
+        return self._given.solve(values, positions)
+
+    def diagonal(self, positions: slice | Tensor) -> Tensor:
+        return self._given.precision()[self._given.known.patterns_at(positions)].mT
+
+
+def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Precision:
     """``C_F⁻¹`` of the outputs, averaged over draws."""
+    if isinstance(known, CompressedStatistics):
+        return _LowRankPrecision(at_mean(draws, known))
     model, precision = draws.model, mean_precision(known)
 
     def add(V: Tensor) -> None:
@@ -91,21 +124,24 @@ def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> MeanPreci
     return precision
 
 
-def _quadratic_forms(precision: MeanPrecision, known: OutputStatistics, positions: Tensor | None) -> Tensor:
+def _quadratic_forms(precision: Precision, known: OutputStatistics, positions: Tensor | None) -> Tensor:
     """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``; NaN where it is not asked for."""
     result = known.counts.new_full((known.source.n_outputs,), math.nan)
-    blocks = known.source.chunks() if positions is None else [(positions, known.source.read(positions))]
+    blocks = (
+        known.source.chunks(known.chunk_bytes) if positions is None else [(positions, known.source.read(positions))]
+    )
     for some, block in blocks:
         values = block.to(result) if known.is_complete else block.to(result).nan_to_num(nan=0.0)
         result[some] = (values * precision.solve(values, some)).sum(0).clamp(min=0.0)
     return result
 
 
-def _choose_prior_degrees(tried: Sequence[float], precision: MeanPrecision, known: OutputStatistics) -> float:
+def _choose_prior_degrees(tried: Sequence[float], precision: Precision, known: OutputStatistics) -> float:
     """The value of ν with the highest density of rows left out, over some of the outputs."""
     # With z = P y, row n of an output lies z_n / P_nn from what the other rows predict, with variance s_d² / P_nn; and
     # the quadratic form of the other rows, which tells s_d, is q_d − z_n² / P_nn.
-    (places,) = evenly_spread((known.source.n_outputs,), N_JUDGED)
+    n_judged = max(1, min(N_JUDGED, MOST_JUDGED // known.source.n_rows))
+    (places,) = evenly_spread((known.source.n_outputs,), n_judged)
     positions = torch.tensor(places, device=known.counts.device)
     values, seen = known.values_at(positions), known.observed[known.patterns_at(positions)].mT
     solved, diagonal = precision.solve(values, positions), precision.diagonal(positions)  # (N, b)

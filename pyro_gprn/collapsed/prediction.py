@@ -234,25 +234,32 @@ def _of_outputs(values: Tensor, known: OutputStatistics, chosen: OutputSelection
 
 
 class ChosenComponents(Components):
-    """``n`` components of a mixture, each as often as the others or once more; None is all of them."""
+    """``n`` components of a mixture, each as often as the others or once more; None is all of them.
+
+    :param mixture: of all draws, with a covariance and a variance by each.
+    :param conditioned: the draws.
+    """
 
     def __init__(
         self,
-        mixture: OutputMixture,
-        conditioned: ConditionedDraws,
+        mixture: Any,
+        conditioned: Any,
         scales: OutputScales | None,
         n: int | None,
         generator: torch.Generator | None,
     ) -> None:
-        available = len(mixture.coefficients)
+        available = conditioned.n_draws
         n = available if n is None else n
         rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
         self._draws = torch.cat(rounds)[:n]
         self._mixture, self._known, self._scales, self._generator = mixture, conditioned.known, scales, generator
         self._noise = conditioned.noise[self._draws]
         self.n_components = n
-        self._coefficients = mixture.coefficients[self._draws].movedim(1, 0)  # (g, n, N*, N)
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
+
+    @cached_property
+    def _coefficients(self) -> Tensor:
+        return self._mixture.coefficients[self._draws].movedim(1, 0)  # (g, n, N*, N)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return combine_outputs(self._coefficients, self._known, chosen.positions(block))

@@ -19,9 +19,8 @@ from pyro_gprn.collapsed.prediction import ChosenComponents, CollapsedPredictive
 from pyro_gprn.collapsed.scattered import HolesGivenF
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import holes_of
-from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components, posterior_predictive
+from pyro_gprn.prediction.base import Components
 from pyro_gprn.pyro_state import white_noise
 
 #: About how many numbers an array over draws, outputs, holes and new rows may hold.
@@ -146,11 +145,3 @@ class _FilledComponents(ChosenComponents):
         filled = self._filled_of(components)
         of_complete = self._deviation(chosen, components, torch.zeros(chosen.size, dtype=torch.long))
         return of_complete + filled.deviation_by_holes(positions, self._generator)
-
-
-@posterior_predictive.register(CollapsedGPRN)
-def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any) -> CollapsedPredictive:
-    conditioned = settings.get("conditioned")
-    known = model.statistics(Y) if conditioned is None else conditioned.known
-    is_scattered = isinstance(known, ScatteredStatistics)
-    return (ScatteredPredictive if is_scattered else CollapsedPredictive)(model, posterior, X_new, Y, **settings)

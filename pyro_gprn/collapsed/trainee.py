@@ -10,6 +10,7 @@ from torch import Tensor
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, identity_like
 from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, gauss_newton_rows
 from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator, new_seed, white_noise
@@ -61,7 +62,9 @@ class CollapsedTrainee(Trainee):
         self.guide = CollapsedGuide(model, generator=generator, init_loc=start) if guide is None else guide
         self.draws = self._antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws
         self.seed = (new_seed(generator) if model.has_spread else 0) if like is None else like.seed
-        self._covariances: Covariances | None = None  # held between two steps of the hyperparameters
+        self._covariances: Covariances | LowRankCovariances | None = (
+            None  # held between two steps of the hyperparameters
+        )
         if guide is None and not is_hurried:
             self._start_rows()
         parameters = [p for p in [*model.parameters(), *self.guide.parameters()] if p.requires_grad]
@@ -69,7 +72,7 @@ class CollapsedTrainee(Trainee):
 
     def _start_rows(self) -> None:
         if self.posterior == "point":
-            self.guide.set_rows(1e-6 * identity_like(self.model.n_rows, self.model.X))
+            self.guide.set_rows(1e-6 * identity_like(self.model.n_values, self.model.X))
         else:
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
 
@@ -82,7 +85,9 @@ class CollapsedTrainee(Trainee):
         self._covariances = None
 
     def between_steps(self, taken: int, settling: bool) -> None:
-        if self.posterior == "variational" and taken % ROWS_EVERY == 0 and not settling:
+        # With inducing inputs the Hessian is a rough one, the weights held: good to start from, not to come back to.
+        is_due = taken % ROWS_EVERY == 0 and not settling and not self.model.has_inducing
+        if self.posterior == "variational" and is_due:
             self.update_rows(self._antithetic(2))
 
     def finish(self) -> None:
@@ -117,10 +122,12 @@ class CollapsedTrainee(Trainee):
             covariances, self._covariances = self._covariances, None
         else:
             covariances, log_prior = self._current()
-            self._covariances = Covariances(*(part.detach() for part in covariances))
+            self._covariances = type(covariances)(*(part.detach() for part in covariances))
         return collapsed_bound(self.model, self._factors(), covariances, white, self.known) + log_prior
 
-    def _current(self, generator: torch.Generator | None = None) -> tuple[Covariances, Tensor | float]:
+    def _current(
+        self, generator: torch.Generator | None = None
+    ) -> tuple[Covariances | LowRankCovariances, Tensor | float]:
         """At the current hyperparameters (or at a draw from their guides), with what their priors add to the bound."""
         return self.model.with_log_prior(self.model.covariances, generator or self._generator)
 
@@ -131,8 +138,13 @@ class CollapsedTrainee(Trainee):
         return Factors(q.loc, q.row.detach(), q.column.detach())  # these keep the spread that they have
 
     def _white_noise(self) -> Tensor:
-        """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way."""
-        return self._antithetic(2) if self.posterior == "variational" else torch.zeros_like(self.guide.v_loc[None])
+        """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way.
+
+        With inducing inputs there is one draw: q is narrow where rows are many, and a second doubles the cost.
+        """
+        if self.posterior != "variational":
+            return torch.zeros_like(self.guide.v_loc[None])
+        return self._antithetic(2)[: 1 if self.model.has_inducing else 2]
 
     @torch.no_grad()
     def update_rows(self, white: Tensor) -> None:
@@ -149,7 +161,7 @@ class CollapsedTrainee(Trainee):
 
     def _antithetic(self, n_draws: int) -> Tensor:
         """White noise in pairs that mirror each other, ``(n_draws, N, K)``."""
-        shape = (n_draws // 2, self.model.n_rows, self.model.n_latents)
+        shape = (n_draws // 2, self.model.n_values, self.model.n_latents)
         half = white_noise(*shape, like=self.model.X, generator=self._generator)
         return torch.cat([half, -half])
 

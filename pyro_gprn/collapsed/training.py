@@ -26,6 +26,8 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
 6. *Hyperparameters stay in ranges* taken from the data: length-scales within the distances between inputs, noise down
    to 1e-6 of the outputs' scale. Inputs that do not matter end at the upper end of that range: 120 runs of a borehole
    with 8 further inputs or 18 told the five that matter apart without a prior.
+7. *Inducing inputs.* All of this is done for the exact network of 300 rows. The network of all rows begins where that
+   ends (subset.py) and takes steps of Adam alone (docs/many-rows.md).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -44,8 +46,11 @@ from pyro_gprn.collapsed.independent import fit_independent, read_effective_outp
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.race import race, race_steps
 from pyro_gprn.collapsed.starts import MANY_ROWS, STARTS, check_starts
+from pyro_gprn.collapsed.subset import N_ROWS as SUBSET_ROWS
+from pyro_gprn.collapsed.subset import Subset, take_over
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.pyro_state import white_noise
 from pyro_gprn.training.fit import Fit, TrainingSettings, train
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import copy_state
@@ -60,6 +65,11 @@ CollapsedFit = Fit
 #: Cholesky factorisations that one training step takes the time of, and one evaluation in the search for a start; how
 #: many of the latter there are; N×N arrays that are held at once (benchmarks/collapsed.py measures the first).
 _STEP_COST, _EVALUATION_COST, _EVALUATIONS, _ARRAYS = 25, 8, 150, 40
+#: With inducing inputs at most so many steps follow on those for some of the rows. 1,000 raised the bound by 0.15 and
+#: 3.4 more than 300 did, which raised it by 70 and 271 (two problems, N = 2,000, m = 60).
+INDUCING_STEPS = 300
+#: With inducing inputs every restart begins so far, whitened, from the functions of the exact network of some rows.
+RESTART_SPREAD = 0.3
 
 
 def fit_collapsed(
@@ -90,7 +100,8 @@ def fit_collapsed(
         the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
     :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
         model has; otherwise at several values from the data as well.
-    :param steps: at most this many steps; fewer when the bound has settled.
+    :param steps: at most this many steps; fewer when the bound has settled. With inducing inputs they are those of the
+        exact network of some rows, and at most 300 steps follow.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
         :class:`~pyro_gprn.training.fit.TrainingSettings`.
@@ -105,15 +116,38 @@ def fit_collapsed(
     """
     if posterior not in ("variational", "laplace", "point"):
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
-    names = check_starts(starts, model.n_rows)
-    how = TrainingSettings(steps, learning_rate, **settings)
+    names = check_starts(starts, SUBSET_ROWS if model.has_inducing else model.n_rows)
+    is_new = guide is None and model.has_inducing
+    how = TrainingSettings(min(steps, INDUCING_STEPS) if is_new else steps, learning_rate, **settings)
     known = model.statistics(Y)
     _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names), steps))
-    given = model.effective_outputs
+    given, start_at = model.effective_outputs, {}
+
+    def fit_subset() -> dict[str, Any]:
+        """Trains the exact network of some of the rows, from where the network with inducing inputs begins."""
+        subset = Subset.of(known)
+        part = model.exact_at(subset.rows)
+        part.effective_outputs = given
+        fit = fit_collapsed(
+            part,
+            subset.known,
+            posterior=posterior,
+            starts=names,
+            from_here=from_here,
+            steps=steps,
+            learning_rate=learning_rate,
+            seed=how.seed,
+            progress=False,
+        )
+        start = take_over(model, part, fit.guide)
+        return {"effective_outputs": model.effective_outputs, "start": start, "starts": list(fit.starts)}
+
     with noticed_interrupts() as interruption:
 
         def prepare() -> dict[str, Any]:
             evidence = math.nan
+            if guide is None and model.has_inducing:
+                return {"evidence": evidence, **fit_subset()}
             if guide is None:
                 model.effective_outputs = given
                 evidence = fit_independent(model, known, from_here=from_here)
@@ -124,11 +158,14 @@ def fit_collapsed(
 
         def restore(prepared: dict[str, Any]) -> None:
             model.effective_outputs = prepared["effective_outputs"]
+            start_at.update(prepared)
 
         def make(generator: torch.Generator) -> CollapsedTrainee:
             trainee = partial(CollapsedTrainee, model, known, learning_rate, generator, posterior)
             if guide is not None:
                 return trainee(guide)
+            if model.has_inducing:
+                return _from_subset(trainee, start_at, how, generator, is_hurried=interruption.is_requested)
             if interruption.is_requested:
                 return trainee(is_hurried=True)
             begin = copy_state(model)
@@ -149,8 +186,27 @@ def fit_collapsed(
     return fit._replace(evidence=prepared["evidence"])
 
 
+def _from_subset(
+    make: Callable[..., CollapsedTrainee],
+    prepared: dict[str, Any],
+    how: TrainingSettings,
+    generator: torch.Generator,
+    *,
+    is_hurried: bool,
+) -> CollapsedTrainee:
+    """A trainee that begins at the functions of the exact network of some rows; several restarts, beside them."""
+    start = prepared["start"]
+    if how.restarts > 1:
+        start = start + RESTART_SPREAD * white_noise(*start.shape, like=start, generator=generator)
+    trainee = make(start=start.clone(), is_hurried=is_hurried)
+    trainee.starts = prepared["starts"]
+    return trainee
+
+
 def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingSettings, before: int) -> None:
     """Warns of what will take long, before it begins; each run has steps ``before`` its own."""
+    if model.has_inducing:
+        return
     n_patterns, N = known.n_factors, model.n_rows
     if not model.own_kernels and n_patterns > max(16.0, 10.0 * model.n_outputs * model.n_latents / N):
         warnings.warn(
@@ -166,7 +222,7 @@ def _announce_cost(model: CollapsedGPRN, known: OutputStatistics, how: TrainingS
         warnings.warn(
             f"N = {N} rows: a step factorises matrices of {N} × {N}, and its cost grows with N³. This fit will take"
             f" about {minutes:.0f} minutes at most, and {gigabytes:.1f} GB beside the data. Ctrl-C keeps what was"
-            " reached; fewer rows, or fewer steps, make it shorter",
+            " reached; inducing inputs (inducing=100), fewer rows or fewer steps make it shorter",
             stacklevel=3,
         )
 

@@ -60,6 +60,11 @@ class ConditionedFunctions:
         observed = flat.observed[0].to(solved)
         return cls(model, w, given.factor.squeeze(-3), observed, w @ (by_output * observed.reshape(by_output.shape)))
 
+    @property
+    def n_held(self) -> int:
+        """About how many numbers a prediction holds for each new input."""
+        return self.factor.shape[0] * len(self.w)
+
     def at(self, X_new: Tensor) -> FunctionsAtNewInputs:
         """The functions at new inputs, ``(N*, P)``."""
         return self.model.at_centre(lambda: self._at(X_new))

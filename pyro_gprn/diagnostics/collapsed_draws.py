@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.likelihood import colour
+from pyro_gprn.collapsed.low_rank_normal import LowRankNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.weights import output_correlation, sample_weights
 from pyro_gprn.diagnostics.draws import ChainDraws
@@ -17,7 +19,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction import posterior_predictive
 from pyro_gprn.prediction.scales import OutputScales
-from pyro_gprn.pyro_state import white_noise
+from pyro_gprn.pyro_state import new_seed, own_randomness, white_noise
 
 
 class CollapsedDraws(ChainDraws):
@@ -74,7 +76,13 @@ class CollapsedDraws(ChainDraws):
     @torch.no_grad()
     def draw_prior(self, n_draws: int, chosen: OutputSelection, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         model, positions = self._model, chosen.all_positions()
-        Lf, Kw, noise = model.at_centre(model.covariances)
+        covariances = model.at_centre(model.covariances)
+        if isinstance(covariances, LowRankCovariances):
+            V = white_noise(n_draws, model.n_values, model.n_latents, like=model.X, generator=generator)
+            with own_randomness(new_seed(generator)):
+                drawn = LowRankNormal(V, covariances, Size((chosen.size,))).sample()
+            return covariances.functions @ V, drawn
+        Lf, Kw, noise = covariances
         F = Lf @ white_noise(n_draws, model.n_rows, model.n_latents, like=Lf, generator=generator)
         root = safe_cholesky(model.output_covariance(F, Kw, noise), name="the covariance of the outputs")
         root = root[:, positions] if model.own_kernels else root

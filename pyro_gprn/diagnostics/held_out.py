@@ -197,14 +197,23 @@ def at_rows(model: CollapsedGPRN, guide: CollapsedGuide, rows: Tensor) -> tuple[
     # V' = Q V has the covariance (Q R)(Q R)ᵀ over rows.
     part = copy.deepcopy(model)
     part.X = model.X[rows]
+    if model.has_inducing:  # the functions are where they were
+        q = CollapsedGuide(part)
+        q.load_state_dict(guide.state_dict())
+        return _held(part, q), q
     Q = _to_rows(model, part, rows)
     q = CollapsedGuide(part, init_loc=Q @ guide.v_loc)
     root = torch.linalg.qr((Q @ guide.v_scale_row).mT, mode="r").R.mT
     q.set_rows(root * root.diagonal().sign())
     q.v_scale_col = guide.v_scale_col.clone()
+    return _held(part, q), q
+
+
+def _held(part: CollapsedGPRN, q: CollapsedGuide) -> CollapsedGPRN:
+    """The model, of which training then changes nothing, nor of the posterior anything but the means."""
     for held in (part, q.v_scale_row_unconstrained, q.v_scale_col_unconstrained):
         held.requires_grad_(False)
-    return part, q
+    return part
 
 
 @torch.no_grad()

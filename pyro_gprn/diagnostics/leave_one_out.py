@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
+from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.likelihood import outputs_given, times_kernel
+from pyro_gprn.collapsed.low_rank import OutputsGivenInducing
+from pyro_gprn.collapsed.low_rank_prediction import low_rank_statistics
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
@@ -52,9 +55,14 @@ def describe_draws(
     draws = PosteriorDraws.of(model, posterior, n_draws, generator=generator)
 
     def describe(V: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        Lf, Kw, noise = model.covariances()
-        F = Lf @ V
-        given = [outputs_given(known, model.output_covariance(each, Kw, noise)) for each in F]  # one N×N at a time
+        covariances = model.covariances()
+        F = covariances[0] @ V
+        given: list[Any]
+        if isinstance(covariances, LowRankCovariances):
+            given = [OutputsGivenInducing(v, covariances, low_rank_statistics(model)) for v in V]
+        else:  # one N×N at a time
+            _, Kw, noise = covariances
+            given = [outputs_given(known, model.output_covariance(each, Kw, noise)) for each in F]
         density = torch.stack([each.log_density() for each in given])
         by_row = torch.stack([each.log_density_by_row() for each in given])
         log_prior = -0.5 * (V.square().sum((-2, -1)) + V[0].numel() * math.log(2 * math.pi))
@@ -117,6 +125,11 @@ def predict_left_out(
     # k_n = κ_w(x_n, X) ∘ (f_n Fᵀ) and coefficients c_n of the other rows, the outputs of the row have
     #   mean c_n y     and     variance κ_w(x_n,x_n)|f_n|² + σ_y² − k_n c_nᵀ.
     model = draws.model
+    if model.has_inducing:
+        raise ValueError(
+            "rows of a network with inducing inputs are not left out one by one, with the functions as they are: hold"
+            " out some rows and fit the others, or take inducing=None for fewer rows"
+        )
     known = model.statistics(Y)
     values = known.values_at(positions)
 

@@ -29,6 +29,14 @@ class Estimator(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
     seed: int | None
     device: str | torch.device | None
 
+    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False) -> TrainingData:
+        """The data, standardised.
+
+        :param many_rows: as for :meth:`~pyro_gprn.estimator.data.TrainingData.read`.
+        """
+        device = torch.device(self.device or "cpu")
+        return TrainingData.read(X, Y, self.output_shape, self.standardize, device, many_rows=many_rows)
+
     def _fit(self, X: Any, Y: Any, train: Callable[[TrainingData, int], R]) -> R:
         """Reads and checks the data, and trains.
 
@@ -36,7 +44,7 @@ class Estimator(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
         :param Y: outputs, as they came.
         :param train: takes standardised data and a seed, and returns the record of the fit.
         """
-        data = TrainingData.read(X, Y, self.output_shape, self.standardize, torch.device(self.device or "cpu"))
+        data = self._read_data(X, Y)
         named = X if hasattr(X, "columns") else data.X.cpu().numpy()
         validate_data(BaseEstimator(), named, skip_check_array=True)  # refuses names before the training, not after
         fitted = train(data, new_seed() % 2**31 if self.seed is None else self.seed)

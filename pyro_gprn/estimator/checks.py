@@ -35,8 +35,21 @@ def check_settings(settings: Any) -> None:
         raise ValueError(f"own_kernels must be 'auto', True or False; got {settings.own_kernels!r}")
     if settings.own_kernels != "auto" and settings.own_kernels and settings.inference != "collapsed":
         raise ValueError(f"own_kernels=True needs inference='collapsed'; got {settings.inference!r}")
+    _check_inducing(settings)
     for name in ("output_scales", "selection"):
         check_truth(name, getattr(settings, name))
+
+
+def _check_inducing(settings: Any) -> None:
+    inducing = settings.inducing
+    if inducing is None or (isinstance(inducing, str) and inducing == "auto"):
+        return
+    if not (_is_integer(inducing) and inducing >= 1):
+        raise ValueError(f"inducing must be 'auto', None or an integer of at least 1; got {inducing!r}")
+    if settings.inference != "collapsed":
+        raise ValueError(f"inducing inputs need inference='collapsed'; got {settings.inference!r}")
+    if settings.own_kernels != "auto" and settings.own_kernels:
+        raise ValueError("inducing inputs are for outputs that share a kernel: set own_kernels=False, or inducing=None")
 
 
 def check_shared_settings(settings: Any) -> None:

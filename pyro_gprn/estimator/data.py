@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
+from pyro_gprn.collapsed.subset import Subset
 from pyro_gprn.estimator.containers import Template, check_rows, library_of, read_inputs, read_outputs
 from pyro_gprn.estimator.scaling import Scaling, Standardize, scale_inputs, scale_outputs
 from pyro_gprn.network.checks import check_output_shape
@@ -29,6 +30,11 @@ class TrainingData(NamedTuple):
     template: Template  #: the kind, type, shape and names of Y
     output_shape: tuple[int, ...]  #: (d_1, …, d_M)
     present: Tensor | None  #: positions of the outputs that have an observation; None if all have one
+    is_part: bool = False  #: True if X and the statistics are those of some of the rows
+
+    def at_rows(self, subset: Subset) -> TrainingData:
+        """Inputs and statistics of some of the rows, for choices that are made on these."""
+        return self._replace(X=self.X[subset.rows], known=subset.known, is_part=True)
 
     @classmethod
     def read(
@@ -38,6 +44,8 @@ class TrainingData(NamedTuple):
         output_shape: int | Sequence[int] | None,
         standardize: Standardize,
         device: torch.device,
+        *,
+        many_rows: bool = False,
     ) -> TrainingData:
         """Reads ``X``, and ``Y`` in one pass (rarely two: see :func:`~pyro_gprn.estimator.scaling.scale_outputs`).
 
@@ -46,6 +54,7 @@ class TrainingData(NamedTuple):
         :param output_shape: ``(d_1, …, d_M)``; None takes the shape that Y has.
         :param standardize: as for :class:`~pyro_gprn.GPRNRegressor`.
         :param device: the device of the tensors.
+        :param many_rows: True for rows that are too many for Gram matrices; further passes over Y follow then.
 
         >>> X, Y = [[0.0], [1.0]], np.array([[1.0, 5.0], [3.0, 5.0]])
         >>> data = TrainingData.read(X, Y, None, True, torch.device("cpu"))
@@ -59,7 +68,7 @@ class TrainingData(NamedTuple):
         shape = check_shapes(inputs, outputs, output_shape)
         outputs = outputs.to(device)
         source = ArrayOutputs(outputs[:, None] if outputs.dim() == 1 else outputs).reshape(Size(shape))
-        found = scale_outputs(source, standardize, has_names=library_of(Y) == "pandas")
+        found = scale_outputs(source, standardize, has_names=library_of(Y) == "pandas", many_rows=many_rows)
         if found.present is not None and len(found.present) == 0:
             raise ValueError("every number of Y is missing (NaN): there is nothing to fit")
         scaling = Scaling(x_mean, x_scale, found.mean, found.scale)

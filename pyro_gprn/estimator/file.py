@@ -17,6 +17,7 @@ from pyro_gprn.estimator.inference import find_inference, inference_of
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
 from pyro_gprn.network.own_kernels import shared_kernel
+from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
 from pyro_gprn.prediction.scales import OutputScales
@@ -100,6 +101,7 @@ def read_fit(
             "selection",
         ):  # which older files do not know, nor did their predictions
             settings.setdefault(name, False)
+        settings.setdefault("inducing", None)
         settings |= {name: _rebuild_setting(tree, name, kernels[name]) for name in _KERNELS}
         return _rebuild_fit(tree, settings, given, kernels, path), settings, list(tree["names"])
 
@@ -126,6 +128,7 @@ def _rebuild_fit(
         made["kernel_w"],
         tree["effective_outputs"],
         _OF_EACH in tree["kernels"]["kernel_w"],
+        None if state.get("Z") is None else state["Z"].to(where),
     )
     model.jitter = float(tree.get("jitter", _FORMER_JITTER))
     if not 0.0 <= model.jitter < 1.0:
@@ -213,7 +216,8 @@ def _find_outputs(
     if Y is not None and not _is_the_same(outputs, tree, scaling):
         raise _other_outputs(path)
     standardized = StandardizedOutputs(outputs, scaling.y_mean, scaling.y_scale, present)
-    return OutputStatistics.of(standardized), outputs
+    has_inducing = tree["model"].get("Z") is not None
+    return (CompressedStatistics if has_inducing else OutputStatistics).of(standardized), outputs
 
 
 def _is_the_same(outputs: OutputSource, tree: dict[str, Any], scaling: Scaling) -> bool:

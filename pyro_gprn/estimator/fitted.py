@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales, output_correlation
+from pyro_gprn.collapsed import CollapsedGPRN, condition_draws, learn_output_scales, output_correlation
 from pyro_gprn.collapsed.conditioned import ConditionedDraws
+from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGPRN, weight_correlation
 from pyro_gprn.estimator.containers import Template
@@ -121,7 +122,7 @@ class FittedNetwork:
             scales = learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
         return scales.widened(self.widening)
 
-    def conditioned(self) -> ConditionedDraws | ConditionedFunctions | None:
+    def conditioned(self) -> ConditionedDraws | LowRankDraws | ConditionedFunctions | None:
         """What predictions share whatever their inputs; None if the network has its weights.
 
         Where the weights are integrated out, the draws of which predictions are averages, conditioned on the data; of
@@ -138,8 +139,7 @@ class FittedNetwork:
             if isinstance(self.model, CoregionalisedGPRN):
                 made = ConditionedFunctions.of(self.model, self.guide, self.known)
             else:
-                generator = new_generator(self.seed)
-                made = ConditionedDraws.of(self.model, self.guide, self.known, n_draws=N_DRAWS, generator=generator)
+                made = condition_draws(self.model, self.guide, self.known, new_generator(self.seed))
             self._kept["conditioned"] = kept = (state, made)
         return kept[1]
 
@@ -227,7 +227,7 @@ class FittedNetwork:
         generator: torch.Generator,
         *,
         scaled: bool = True,
-        conditioned: ConditionedDraws | ConditionedFunctions | None = None,
+        conditioned: ConditionedDraws | LowRankDraws | ConditionedFunctions | None = None,
     ) -> PosteriorPredictive:
         """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
@@ -243,10 +243,12 @@ class FittedNetwork:
 
     def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
-        size = max(1, BLOCK_NUMBERS // (N_DRAWS * len(self.model.X)))
+        conditioned = self.conditioned()
+        n_held = N_DRAWS * len(self.model.X) if conditioned is None else conditioned.n_held
+        size = max(1, BLOCK_NUMBERS // n_held)
         for start in range(0, len(X), size):
             rows, generator = slice(start, start + size), new_generator(self.seed)
-            yield self.predictive(X[rows], generator, scaled=scaled, conditioned=self.conditioned()), rows
+            yield self.predictive(X[rows], generator, scaled=scaled, conditioned=conditioned), rows
 
     def _threads(self, n_outputs: int) -> AbstractContextManager[None]:
         """One torch thread for work with small matrices and so many outputs, or as many as there are."""

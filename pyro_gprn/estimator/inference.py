@@ -58,11 +58,14 @@ class Inference:
         kernel_w: Kernel | str | None,
         effective_outputs: Any,
         own_kernels: bool = False,
+        inducing: int | Tensor | None = None,
     ) -> Network:
         """An untrained model of standardised inputs ``X``, ``(N, P)``."""
         if self.has_constant_weights:
             return self.model(X, output_shape, n_latents, kernel_f=kernel_f)
-        extra = {"effective_outputs": effective_outputs, "own_kernels": own_kernels} if self.is_collapsed else {}
+        extra: dict[str, Any] = {}
+        if self.is_collapsed:
+            extra = {"effective_outputs": effective_outputs, "own_kernels": own_kernels, "inducing": inducing}
         return self.model(X, output_shape, n_latents, kernel_f=kernel_f, kernel_w=kernel_w, **extra)
 
     def train(

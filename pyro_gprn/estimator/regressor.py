@@ -18,6 +18,7 @@ from pyro_gprn.archive import reading
 from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
+from pyro_gprn.collapsed.subset import Subset
 from pyro_gprn.coregionalised import CoregionalisedGPRN
 from pyro_gprn.estimator.base import Estimator
 from pyro_gprn.estimator.checks import check_settings
@@ -28,6 +29,7 @@ from pyro_gprn.estimator.inference import Inference, find_inference
 from pyro_gprn.estimator.scaling import Standardize
 from pyro_gprn.estimator.selection import Recipe, Selected, Selection
 from pyro_gprn.network.base import Network
+from pyro_gprn.outputs.compressed import CompressedStatistics, TooManyPatternsError
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs
 from pyro_gprn.training.checkpoint import Checkpoint
@@ -35,6 +37,10 @@ from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
 
+#: Up to so many rows a network is exact unless inducing inputs are asked for; above it has so many of these.
+MOST_EXACT, N_INDUCING = 1000, 100
+#: Up to so many rows it is exact, too, if outputs have too many patterns of holes for inducing inputs.
+MOST_EXACT_WITH_HOLES = 4000
 #: How many functions a network has while other things are chosen, if their number is to be chosen too.
 N_LATENTS = 5
 
@@ -70,6 +76,10 @@ class GPRNRegressor(Estimator):
         outputs that differ in smoothness or noise; a fit takes about D times as long. False lets all share one.
         ``"auto"`` asks, for at most 20 outputs, whether the evidence of independent GPs with a kernel each is higher by
         more than their further hyperparameters cost; a Pyro kernel is shared then.
+    :param inducing: how many inducing inputs stand for all rows (collapsed only), for thousands of rows and more
+        (docs/many-rows.md). A fit then costs in proportion to N, and what is to be chosen is chosen on 300 of the rows.
+        ``"auto"`` takes 100 above N = 1,000, where outputs need not have kernels of their own, and none below. None is
+        the exact network, whose cost grows with N³.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"``,
         ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,500 on
         (where ``"auto"`` takes the first kernel, too).
@@ -142,6 +152,7 @@ class GPRNRegressor(Estimator):
         kernel_f: Kernel | str | None = None,
         kernel_w: Kernel | str | None = None,
         own_kernels: bool | Literal["auto"] = "auto",
+        inducing: int | Literal["auto"] | None = "auto",
         starts: Sequence[str] | None = None,
         selection: bool = True,
         standardize: Standardize = True,
@@ -162,6 +173,7 @@ class GPRNRegressor(Estimator):
         self.kernel_f = kernel_f
         self.kernel_w = kernel_w
         self.own_kernels = own_kernels
+        self.inducing = inducing
         self.starts = starts
         self.selection = selection
         self.standardize = standardize
@@ -195,10 +207,13 @@ class GPRNRegressor(Estimator):
             model, guide = self._copy_of_last(data.X, inference)
             selected = _selected_in(self.fitted_)
         else:
-            selected = self._select(inference, data)
+            has_inducing = isinstance(data.known, CompressedStatistics)
+            looked_at = data.at_rows(Subset.of(data.known)) if has_inducing else data
+            selected = self._select(inference, looked_at)
             inference = _inference_for(selected.recipe, inference)
-            model, guide = self._make_model(inference, selected.recipe, data.X, data.known.source.shape[1:]), None
-            self._count_outputs(inference, selected.recipe, model, data.known)
+            shape, inducing = data.known.source.shape[1:], self._n_inducing(len(data.X)) if has_inducing else None
+            model, guide = self._make_model(inference, selected.recipe, data.X, shape, inducing), None
+            self._count_outputs(inference, selected.recipe, model, looked_at.X, looked_at.known)
         extra = _starts_of(inference, selected.recipe)
         if inference.has_checkpoints:
             extra |= {"checkpoint": self.checkpoint, "after": selected.identity}
@@ -231,6 +246,27 @@ class GPRNRegressor(Estimator):
             scales=bool(self.output_scales),
         )
 
+    def _n_inducing(self, n_rows: int) -> int | None:
+        """How many inducing inputs a network of so many rows has; None if it is exact."""
+        if self.inducing != "auto":
+            return self.inducing
+        is_exact = n_rows <= MOST_EXACT or self._wants_own_kernels or not find_inference(self.inference).is_collapsed
+        return None if is_exact else N_INDUCING
+
+    @property
+    def _wants_own_kernels(self) -> bool:
+        return self.own_kernels != "auto" and bool(self.own_kernels)
+
+    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False) -> TrainingData:
+        if not hasattr(X, "__len__") or self._n_inducing(len(X)) is None:
+            return super()._read_data(X, Y)
+        try:
+            return super()._read_data(X, Y, many_rows=True)
+        except TooManyPatternsError:
+            if self.inducing != "auto" or len(X) > MOST_EXACT_WITH_HOLES:
+                raise
+            return super()._read_data(X, Y)
+
     def _set_fitted(self, fitted: FittedNetwork) -> None:
         """Sets the attributes that the class documents for after fitting."""
         self.fitted_ = fitted
@@ -249,8 +285,8 @@ class GPRNRegressor(Estimator):
         is_chosen = _is_auto(self.kernel_w) or (self.kernel_w is None and inference.is_collapsed)
         if inference.has_constant_weights:
             is_chosen = self.kernel_f is None or _is_auto(self.kernel_f)
-        may_own = self.own_kernels == "auto" and inference.is_collapsed
-        own = bool(self.own_kernels) and inference.is_collapsed and not may_own
+        may_own = self.own_kernels == "auto" and inference.is_collapsed and not data.is_part
+        own = self._wants_own_kernels and inference.is_collapsed
         if may_own and is_chosen:
             return choose_own_kernels(data.X, data.known)
         if may_own and isinstance(self.kernel_w, str):
@@ -260,7 +296,14 @@ class GPRNRegressor(Estimator):
             return chosen if is_chosen else chosen._replace(states={})
         return KernelChoice(own_kernels=own)
 
-    def _make_model(self, inference: Inference, recipe: Recipe, X: Tensor, output_shape: Sequence[int]) -> Network:
+    def _make_model(
+        self,
+        inference: Inference,
+        recipe: Recipe,
+        X: Tensor,
+        output_shape: Sequence[int],
+        inducing: int | None = None,
+    ) -> Network:
         """A new model, its kernels those of the recipe where they were to be chosen."""
         chosen = recipe.kernel
         kernel_f, kernel_w = copy.deepcopy((self.kernel_f, self.kernel_w))  # a fit changes them
@@ -272,18 +315,20 @@ class GPRNRegressor(Estimator):
             kernel_f = chosen.name
         kernel_f = "constant" if recipe.has_constant_functions else kernel_f
         kernel_w = "constant" if recipe.has_constant_weights else kernel_w
-        settings = self.effective_outputs, chosen.own_kernels
+        settings = self.effective_outputs, chosen.own_kernels, inducing
         model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
         if recipe.is_fitted and not inference.has_constant_weights:
             model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
         return model
 
-    def _count_outputs(self, inference: Inference, recipe: Recipe, model: Network, known: OutputStatistics) -> None:
+    def _count_outputs(
+        self, inference: Inference, recipe: Recipe, model: Network, X: Tensor, known: OutputStatistics
+    ) -> None:
         """Reads ``effective_outputs="auto"`` for constant weights by varying ones: their own GPs cannot tell."""
         if not recipe.has_constant_weights or self.effective_outputs != "auto":
             return
         varying = replace(recipe, has_constant_weights=False, n_latents=1)
-        gps: Any = self._make_model(inference, varying, model.X, model.output_shape)
+        gps: Any = self._make_model(inference, varying, X, model.output_shape)
         fit_independent(gps, known, from_here=varying.is_fitted)
         model.effective_outputs = read_effective_outputs(gps, known)
 
@@ -326,7 +371,7 @@ class GPRNRegressor(Estimator):
             return self._make_model(_inference_for(recipe, inference), recipe, X, output_shape)
 
         def train(model: Network, known: OutputStatistics, recipe: Recipe, steps: int) -> Fit:
-            self._count_outputs(inference, recipe, model, known)
+            self._count_outputs(inference, recipe, model, model.X, known)
             means = _inference_for(recipe, inference)
             return means.train(model, known, steps, rate, seed=seed, progress=False, **_starts_of(means, recipe))
 
@@ -348,7 +393,14 @@ class GPRNRegressor(Estimator):
             file=file,
         )
         limits = self.starts is None and len(starts) > 1
-        return selection.choose(recipe, starts, with_limits=limits, any_kernel=any_kernel, any_latents=any_latents)
+        return selection.choose(
+            recipe,
+            starts,
+            with_limits=limits,
+            with_coregionalised=not data.is_part,  # they are for all rows together
+            any_kernel=any_kernel,
+            any_latents=any_latents,
+        )
 
     def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
         """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.

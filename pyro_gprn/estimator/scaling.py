@@ -77,7 +77,9 @@ def scale_inputs(X: Tensor, is_wanted: bool) -> tuple[Tensor, Tensor]:
     return X.mean(0), torch.where(spread > 1e-14 * X.abs().amax(0), spread, 1.0)
 
 
-def scale_outputs(source: OutputSource, wanted: Standardize, *, has_names: bool) -> StandardizedStatistics:
+def scale_outputs(
+    source: OutputSource, wanted: Standardize, *, has_names: bool, many_rows: bool = False
+) -> StandardizedStatistics:
     """Standardises outputs, in one pass over Y; in two if what was taken for a field turns out to be none.
 
     :param source: reads the outputs as they are, ``(N, d_1, …, d_M)``.
@@ -85,6 +87,7 @@ def scale_outputs(source: OutputSource, wanted: Standardize, *, has_names: bool)
         True is ``"outputs"`` for columns that have names, and for at most twenty outputs in one mode; otherwise
         ``"field"``, unless :func:`are_a_field` says that outputs in one mode are none.
     :param has_names: True if the outputs are the named columns of a table.
+    :param many_rows: as for :func:`~pyro_gprn.outputs.standardize.standardize`.
 
     >>> from pyro_gprn.outputs.source import ArrayOutputs
     >>> scale_outputs(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), True, has_names=False).scale
@@ -94,9 +97,9 @@ def scale_outputs(source: OutputSource, wanted: Standardize, *, has_names: bool)
     is_undecided = wanted is True and len(source.shape) == 2
     if wanted is True:
         scale = "outputs" if is_undecided and (has_names or source.n_outputs <= MOST_UNITS) else "field"
-    found = standardize(source, scale, centre=wanted is not False)
+    found = standardize(source, scale, centre=wanted is not False, many_rows=many_rows)
     if is_undecided and scale == "field" and not are_a_field(found.spread):
-        return standardize(source, "outputs")
+        return standardize(source, "outputs", many_rows=many_rows)
     return found
 
 

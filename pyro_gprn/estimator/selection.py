@@ -123,7 +123,14 @@ class Selection:
         self._recipes: dict[str, Recipe] = {}
 
     def choose(
-        self, recipe: Recipe, starts: Sequence[str], *, with_limits: bool, any_kernel: bool, any_latents: bool
+        self,
+        recipe: Recipe,
+        starts: Sequence[str],
+        *,
+        with_limits: bool,
+        with_coregionalised: bool,
+        any_kernel: bool,
+        any_latents: bool,
     ) -> Selected:
         """The recipe that predicts best what is held out.
 
@@ -133,6 +140,7 @@ class Selection:
         :param recipe: what is given.
         :param starts: between which to choose.
         :param with_limits: whether networks whose functions, or whose weights, are constant are candidates.
+        :param with_coregionalised: whether, with these, coregionalised GPs are one, if the data allow it.
         :param any_kernel: whether the kernel may change.
         :param any_latents: whether the number of functions may change.
         """
@@ -143,7 +151,7 @@ class Selection:
             one = replace(recipe, n_latents=1, starts=("independent",))
             first[INDEPENDENT_GPS] = replace(one, has_constant_functions=True)
             first[LINEAR_MODEL] = replace(recipe, starts=("functions",), has_constant_weights=True)
-            if self._may_coregionalise():
+            if with_coregionalised and self._may_coregionalise():
                 n_latents = min(recipe.n_latents, self._known.source.n_outputs)
                 first[COREGIONALISED] = replace(recipe, n_latents=n_latents, is_coregionalised=True)
         judgement = self._judge(first, Judgement())

@@ -82,9 +82,18 @@ class Network(Hyperparameters):
         """
         return for_each_draw(kernel, lambda: kernel(self.X))
 
+    @property
+    def function_inputs(self) -> Tensor:
+        """The inputs at which the functions are inferred, here X, ``(N, P)``."""
+        return self.X
+
     def functions_factor(self) -> Tensor:
-        """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``; a batch of them under a plate."""
-        Kf = add_to_diagonal(self.kernel_matrix(self.kernel_f), self.noise_f.square())
+        """``L_f``, the Cholesky factor of ``K_f̂ = κ_f(X, X) + σ_f² I``, ``(N, N)``; a batch of them under a plate.
+
+        (Where the functions are inferred at other inputs, it is that of these.)
+        """
+        Kf = for_each_draw(self.kernel_f, lambda: self.kernel_f(self.function_inputs))
+        Kf = add_to_diagonal(Kf, self.noise_f.square())
         return safe_cholesky(Kf, jitter=self.jitter, name="the kernel matrix of f")
 
     @torch.no_grad()

@@ -7,9 +7,10 @@ every output has holes of its own, the outputs that have some are held themselve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,9 @@ class OutputStatistics(ABC):
     ([[False, True], [True, True]], [1.0, 2.0], [1, 1, 0])
     """
 
+    #: How many bytes a pass over Y takes at a time; None takes what suits the source.
+    chunk_bytes: ClassVar[int | None] = None
+
     source: OutputSource
     observed: Tensor
     counts: Tensor
@@ -58,19 +62,19 @@ class OutputStatistics(ABC):
         :param scattered: whether holes are taken as scattered; None takes what costs less.
         :raises ValueError: if an output has no observation at all, or Y holds inf.
         """
-        from pyro_gprn.outputs.sums import GramSums  # which makes these statistics, so it comes after them
+        from pyro_gprn.outputs.sums import sum_up  # which makes these statistics, so it comes after them
 
-        source = as_source(outputs)
-        sums = GramSums(source.n_rows, source.device)
-        for _, chunk in source.chunks():
-            sums.add(chunk.to(torch.float64))
-        known = sums.statistics(source, scattered=scattered)
-        never = known.never_observed()
+        known = sum_up(as_source(outputs), scattered=scattered)
+        known.check_observed()
+        return known
+
+    def check_observed(self) -> None:
+        """Raises an error if an output has no observation at all."""
+        never = self.never_observed()
         if len(never):
             raise ValueError(
                 f"{len(never)} outputs have no observation at all (the first: output {never[0].item()}); leave them out"
             )
-        return known
 
     @cached_property
     def is_complete(self) -> bool:
@@ -256,17 +260,20 @@ class GroupedStatistics(OutputStatistics):
 class StatisticsMemory:
     """Remembers the statistics of the last outputs, so that there is another pass over Y only when Y has changed.
 
+    :param make: makes the statistics of an array or a source.
+
     >>> memory, Y = StatisticsMemory(), torch.ones(2, 3)
     >>> memory.of(Y) is memory.of(Y) is memory.of(None)
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Any], OutputStatistics] = OutputStatistics.of) -> None:
+        self._make = make
         self._last: OutputStatistics | None = None
 
     def __deepcopy__(self, memo: dict) -> StatisticsMemory:
         """A copy of a model or a guide remembers the same statistics: Y is never copied."""
-        copied = StatisticsMemory()
+        copied = StatisticsMemory(self._make)
         copied._last = self._last
         return copied
 
@@ -281,11 +288,11 @@ class StatisticsMemory:
                     "outputs with holes cannot be compiled by torch.jit, which would take over the holes of the first"
                     " Y: use Trace_ELBO in place of JitTrace_ELBO, and NUTS without jit_compile"
                 )
-            return OutputStatistics.of(outputs)  # not remembered: the next call may be with another Y
+            return self._make(outputs)  # not remembered: the next call may be with another Y
         if isinstance(outputs, OutputStatistics):
             self._last = outputs
         elif outputs is not None and (self._last is None or not self._last.source.is_of(outputs)):
-            self._last = OutputStatistics.of(outputs)
+            self._last = self._make(outputs)
         if self._last is None:
             raise ValueError("this needs the data: call it with Y first")
         return self._last

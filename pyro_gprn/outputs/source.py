@@ -193,6 +193,11 @@ class RowsOfOutputs(OutputSource):
     def read(self, positions: slice | Tensor) -> Tensor:
         return self._source.read(positions)[self._rows]
 
+    @property
+    def _chunk_bytes(self) -> int:
+        # A block of all rows is read before some are taken: it is that which must not be large.
+        return max(1, READ_BYTES * self.n_rows // self._source.n_rows)
+
     def is_of(self, outputs: Any) -> bool:
         return outputs is self
 

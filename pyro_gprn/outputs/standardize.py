@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_gprn.outputs.compressed import CHUNK_BYTES, CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics, infinite_outputs
 from pyro_gprn.outputs.source import OutputSource, StandardizedOutputs
 from pyro_gprn.outputs.sums import GramSums
@@ -25,7 +26,9 @@ class StandardizedStatistics(NamedTuple):
     present: Tensor | None  #: positions, (D,), of the outputs that have an observation; None if all have one
 
 
-def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True) -> StandardizedStatistics:
+def standardize(
+    source: OutputSource, scale: OutputScale, *, centre: bool = True, many_rows: bool = False
+) -> StandardizedStatistics:
     """Finds the means and scales of outputs, and the Gram matrices of the standardised outputs, in one pass over Y.
 
     Every chunk has all rows of some outputs, so that their means and scales are known before the next chunk is read.
@@ -35,6 +38,8 @@ def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True
     :param scale: ``"field"`` divides all by one number, the root mean square of the centred outputs; ``"outputs"``
         divides each by its own standard deviation; None divides by 1.
     :param centre: whether the mean of each output is subtracted.
+    :param many_rows: True for rows that are too many for Gram matrices: the statistics are compressed ones
+        (compressed.py), from further passes over Y.
 
     >>> from pyro_gprn.outputs.source import ArrayOutputs
     >>> found = standardize(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), "outputs")
@@ -44,12 +49,13 @@ def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True
      tensor([[ 2., -2.],
             [-2.,  2.]], dtype=torch.float64))
     """
-    sums = GramSums(source.n_rows, source.device)
+    sums = None if many_rows else GramSums(source.n_rows, source.device)
     parts = []
-    for _, chunk in source.chunks():
+    for _, chunk in source.chunks(CHUNK_BYTES if many_rows else None):
         part, values = _standardize_chunk(chunk, scale, centre)
         parts.append(part)
-        sums.add(values)
+        if sums is not None:
+            sums.add(values)
     mean, spread, counts, scales = (torch.cat(values) for values in zip(*parts, strict=True))
     return _leave_out_empty(source, sums, mean, spread, counts, _one_scale(scale, mean, spread, counts, scales, source))
 
@@ -92,7 +98,7 @@ def _usable(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _leave_out_empty(
-    source: OutputSource, sums: GramSums, mean: Tensor, spread: Tensor, counts: Tensor, scale: Tensor
+    source: OutputSource, sums: GramSums | None, mean: Tensor, spread: Tensor, counts: Tensor, scale: Tensor
 ) -> StandardizedStatistics:
     present = None
     if (counts == 0).any():
@@ -100,6 +106,8 @@ def _leave_out_empty(
         mean, spread = mean[present], spread[present]
         scale = scale if scale.dim() == 0 else scale[present]
     standardized = StandardizedOutputs(source, mean, scale, present)
+    if sums is None:
+        return StandardizedStatistics(CompressedStatistics.of(standardized), mean, scale, spread, present)
     known = sums.statistics(standardized)
     if present is not None:
         known = known.without_empty(standardized)

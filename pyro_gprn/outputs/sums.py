@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics, infinite_outputs
+from pyro_gprn.outputs.patterns import Patterns
 from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.source import OutputSource
 
@@ -60,26 +61,17 @@ class GramSums:
 
     def __init__(self, n_rows: int, device: torch.device) -> None:
         self._n_rows, self._device = n_rows, device
-        self._numbers: dict[bytes, int] = {}  # pattern numbers, by the observed rows packed into bits
+        self._patterns = Patterns(n_rows, device)
         self._grams: dict[int, Tensor] = {}  # of complete outputs, and of patterns with more outputs than rows
         self._columns: list[tuple[np.ndarray, Tensor]] = []  # other outputs (k, N), and their patterns (k,)
         self._n_columns, self._room = 0, _LEAST_ROOM // n_rows
-        # For each block the patterns of its outputs, or (pattern, number of outputs) if all have the same one.
-        self._pattern_of: list[np.ndarray | tuple[int, int]] = []
-        self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
 
     def add(self, values: Tensor) -> None:
         """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
-        if not values.sum().isnan():
-            number = self._number(self._everything)
-            self._add_to(number, values)
-            self._pattern_of.append((number, values.shape[1]))
+        numbers = self._patterns.add(values)
+        if isinstance(numbers, int):
+            self._add_to(numbers, values)
             return
-        observed = ~values.isnan()  # (N, b)
-        packed = np.packbits(np.ascontiguousarray(observed.mT.cpu().numpy()), axis=1)
-        keys, local = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
-        numbers = np.array([self._number(key.tobytes()) for key in keys])[local]
-        self._pattern_of.append(numbers)
         self._columns.append((numbers, values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).mT))
         self._n_columns += len(numbers)
         if self._n_columns > self._room:
@@ -90,25 +82,18 @@ class GramSums:
         product = values @ values.mT
         self._grams[number] = self._grams[number] + product if number in self._grams else product
 
-    def _number(self, key: bytes) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
-
     def _compact(self) -> None:
         """Puts a Gram matrix in the place of columns with the same holes, if there are more of them than N."""
         if not self._columns:
             return
         numbers = np.concatenate([some for some, _ in self._columns])
         columns = torch.cat([some for _, some in self._columns])
-        is_many = np.bincount(numbers, minlength=len(self._numbers)) > self._n_rows
-        is_many[[*self._grams, *self._complete()]] = True
+        is_many = np.bincount(numbers, minlength=len(self._patterns)) > self._n_rows
+        is_many[[*self._grams, *self._patterns.complete]] = True
         for number in np.unique(numbers[is_many[numbers]]).tolist():
             self._add_to(number, columns[self._where(numbers == number)].mT)
         kept = ~is_many[numbers]
         self._columns, self._n_columns = [(numbers[kept], columns[self._where(kept)])], int(kept.sum())
-
-    def _complete(self) -> list[int]:
-        """The number of the complete pattern, if there is one."""
-        return [self._numbers[self._everything]] if self._everything in self._numbers else []
 
     def _where(self, mask: np.ndarray) -> Tensor:
         return torch.from_numpy(np.flatnonzero(mask)).to(self._device)
@@ -119,12 +104,7 @@ class GramSums:
         :param scattered: whether holes are taken as scattered; None takes what costs less.
         """
         self._compact()
-        keys = sorted(self._numbers)
-        order = np.array([self._numbers[key] for key in keys])
-        bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
-        observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
-        counts = torch.from_numpy(self._counts()[order]).to(self._device)
-        pattern_of = self._patterns(order) if len(order) > 1 else None
+        observed, counts, pattern_of, order = self._patterns.find()
         if is_scattered(observed, counts) if scattered is None else scattered:
             return self._scattered(source, observed, counts, pattern_of, order)
         grams = torch.stack([self._gram(number) for number in order.tolist()])
@@ -136,10 +116,10 @@ class GramSums:
         self, source: OutputSource, observed: Tensor, counts: Tensor, pattern_of: Tensor | None, order: np.ndarray
     ) -> ScatteredStatistics:
         complete = torch.zeros(self._n_rows, self._n_rows, dtype=torch.float64, device=self._device)
-        for number in self._complete():
+        for number in self._patterns.complete:
             complete = self._grams[number]
         parts = list(self._columns)
-        for number in self._grams.keys() - set(self._complete()):
+        for number in self._grams.keys() - set(self._patterns.complete):
             parts.append((np.full(self._n_rows, number), covariance_root(self._grams[number]).mT))
         numbers = np.concatenate([np.zeros(0, dtype=np.int64), *(some for some, _ in parts)])
         columns = torch.cat([complete[:0], *(some for _, some in parts)])
@@ -157,16 +137,13 @@ class GramSums:
             self._add_to(number, columns[self._where(numbers == number)].mT)
         return self._grams[number]
 
-    def _counts(self) -> np.ndarray:
-        counts = np.zeros(len(self._numbers))
-        for each in self._pattern_of:
-            if isinstance(each, tuple):
-                counts[each[0]] += each[1]
-            else:
-                counts += np.bincount(each, minlength=len(counts))
-        return counts
 
-    def _patterns(self, order: np.ndarray) -> Tensor:
-        rank = np.argsort(order)
-        blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
-        return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
+def sum_up(source: OutputSource, *, scattered: bool | None = None) -> OutputStatistics:
+    """The statistics of the outputs of a source, from one pass over them; an output may be missing in all rows.
+
+    :param scattered: as for :meth:`GramSums.statistics`.
+    """
+    sums = GramSums(source.n_rows, source.device)
+    for _, chunk in source.chunks():
+        sums.add(chunk.to(torch.float64))
+    return sums.statistics(source, scattered=scattered)

@@ -15,6 +15,8 @@ from pyro_gprn.outputs.gram import OutputStatistics
 #: The longest length-scale over the longest distance between inputs. At 10 the log evidence of a borehole with inputs
 #: that do not matter was 1231, at 10,000 it was 2261: what is nearly linear wants long length-scales.
 LONGEST = 1e4
+#: Of more rows every second, third … is looked at for distances, so that these are no more.
+MOST_ROWS = 3000
 #: Where the constant in a sum of kernels of the weights starts, over the mean square of the outputs.
 OFFSET = 0.01
 #: Where the part of it that varies starts, likewise, if the functions carry the signal.
@@ -39,7 +41,7 @@ class Ranges:
     """
 
     def __init__(self, model: Network, known: OutputStatistics) -> None:
-        distances = torch.pdist(model.X)
+        distances = torch.pdist(model.X[:: -(-len(model.X) // MOST_ROWS)])
         longest = distances.max().item() if len(distances) and distances.max() > 0 else 1.0
         apart = distances[distances > 1e-9 * longest]
         shortest = apart.min().item() if len(apart) else longest
