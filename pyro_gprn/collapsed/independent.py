@@ -18,9 +18,9 @@ from pyro_gprn.collapsed.likelihood import effective_outputs, outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.network.own_kernels import shared_kernel
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.pyro_state import few_threads
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.ranges import Ranges
-from pyro_gprn.training.threads import few_threads
 
 #: How the names of the hyperparameters begin that the fit of independent GPs changes.
 FITTED = ("kernel_w.", "noise_y")

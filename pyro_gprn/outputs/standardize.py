@@ -47,14 +47,14 @@ def standardize(source: OutputSource, scale: OutputScale, *, centre: bool = True
     sums = GramSums(source.n_rows, source.device)
     parts = []
     for _, chunk in source.chunks():
-        part, values = _standardize_chunk(chunk, scale, centre)
+        part, values = standardize_chunk(chunk, scale, centre)
         parts.append(part)
         sums.add(values)
     mean, spread, counts, scales = (torch.cat(values) for values in zip(*parts, strict=True))
     return _leave_out_empty(source, sums, mean, spread, counts, _one_scale(scale, mean, spread, counts, scales, source))
 
 
-def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
+def standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
     """Mean, spread, number of observations and scale of the outputs of a chunk, and the chunk standardised by them."""
     # Row by row in memory, however Y is stored: then results are the same to the bit.
     values = torch.empty(chunk.shape, dtype=torch.float64, device=chunk.device).copy_(chunk)
@@ -68,7 +68,7 @@ def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple
     spread = (add_up(values.square(), 0) / counts.clamp(min=1.0)).sqrt()
     scales = torch.ones_like(mean)
     if scale == "outputs":
-        scales = _usable(spread, mean, chunk.dtype)
+        scales = usable_scale(spread, mean, chunk.dtype)
         values /= scales
     return (mean, spread, counts, scales), values
 
@@ -82,10 +82,10 @@ def _one_scale(
     if scale is None:
         return torch.ones((), dtype=torch.float64, device=source.device)
     root_mean_square = ((spread.square() * counts).sum() / counts.sum()).sqrt()
-    return _usable(root_mean_square, mean.abs().max(), source.dtype)
+    return usable_scale(root_mean_square, mean.abs().max(), source.dtype)
 
 
-def _usable(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
+def usable_scale(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
     """The scales, with 1 for outputs that are constant up to the rounding of their type."""
     rounding = 4.0 * torch.finfo(dtype).eps * (mean.abs() + scale)
     return torch.where(scale > rounding, scale, 1.0)

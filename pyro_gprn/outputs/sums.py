@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics, infinite_outputs
+from pyro_gprn.outputs.patterns import Patterns, PatternsByReading
 from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.source import OutputSource
 
@@ -48,6 +49,8 @@ class GramSums:
 
     :param n_rows: ``N``.
     :param device: the device of the blocks.
+    :param keeps_patterns: whether the pattern of each output is kept. Where there are too many outputs for that, they
+        are only counted, and what reads an output again sees its pattern.
 
     >>> from pyro_gprn.outputs.source import as_source
     >>> Y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
@@ -58,12 +61,13 @@ class GramSums:
     True
     """
 
-    def __init__(self, n_rows: int, device: torch.device) -> None:
-        self._n_rows, self._device = n_rows, device
+    def __init__(self, n_rows: int, device: torch.device, *, keeps_patterns: bool = True) -> None:
+        self.n_rows, self._device, self._keeps_patterns = n_rows, device, keeps_patterns
         self._numbers: dict[bytes, int] = {}  # pattern numbers, by the observed rows packed into bits
         self._grams: dict[int, Tensor] = {}  # of complete outputs, and of patterns with more outputs than rows
         self._columns: list[tuple[np.ndarray, Tensor]] = []  # other outputs (k, N), and their patterns (k,)
         self._n_columns, self._room = 0, _LEAST_ROOM // n_rows
+        self._counts: dict[int, int] = {}  # outputs of each pattern
         # For each block the patterns of its outputs, or (pattern, number of outputs) if all have the same one.
         self._pattern_of: list[np.ndarray | tuple[int, int]] = []
         self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
@@ -72,22 +76,65 @@ class GramSums:
         """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
         if not values.sum().isnan():
             number = self._number(self._everything)
-            self._add_to(number, values)
-            self._pattern_of.append((number, values.shape[1]))
+            self._add_to(number, values @ values.mT)
+            self._note((number, values.shape[1]))
             return
         observed = ~values.isnan()  # (N, b)
         packed = np.packbits(np.ascontiguousarray(observed.mT.cpu().numpy()), axis=1)
         keys, local = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
         numbers = np.array([self._number(key.tobytes()) for key in keys])[local]
-        self._pattern_of.append(numbers)
+        self._note(numbers)
         self._columns.append((numbers, values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).mT))
         self._n_columns += len(numbers)
+        self._make_room()
+
+    def merge(self, other: GramSums) -> GramSums:
+        """Adds the sums over the blocks that come after these, and returns all of them; ``other`` is used up.
+
+        >>> from pyro_gprn.outputs.source import as_source
+        >>> first, second = GramSums(2, torch.device("cpu")), GramSums(2, torch.device("cpu"))
+        >>> first.add(torch.tensor([[1.0], [3.0]]))
+        >>> second.add(torch.tensor([[2.0], [4.0]]))
+        >>> first.merge(second).statistics(as_source(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))).gram
+        tensor([[ 5., 11.],
+                [11., 25.]])
+        """
+        numbers = np.array([self._number(key) for key in other._numbers], dtype=np.int64)  # theirs are 0, 1, 2, …
+        for number, gram in other._grams.items():
+            self._add_to(int(numbers[number]), gram)
+        self._columns += [(numbers[some], columns) for some, columns in other._columns]
+        for each in other._pattern_of:
+            self._pattern_of.append((int(numbers[each[0]]), each[1]) if isinstance(each, tuple) else numbers[each])
+        for number, count in other._counts.items():
+            self._count(int(numbers[number]), count)
+        self._n_columns += other._n_columns
+        self._make_room()
+        return self
+
+    @property
+    def numbers_held(self) -> int:
+        """How many numbers are held in matrices and columns."""
+        return (len(self._grams) * self.n_rows + self._n_columns) * self.n_rows
+
+    def _make_room(self) -> None:
         if self._n_columns > self._room:
             self._compact()
             self._room = max(self._room, 2 * self._n_columns)
 
-    def _add_to(self, number: int, values: Tensor) -> None:
-        product = values @ values.mT
+    def _note(self, patterns: np.ndarray | tuple[int, int]) -> None:
+        """Counts the outputs of a block by their patterns, and keeps the patterns if they are to be kept."""
+        if isinstance(patterns, tuple):
+            self._count(*patterns)
+        else:
+            for number, count in zip(*(each.tolist() for each in np.unique(patterns, return_counts=True)), strict=True):
+                self._count(number, count)
+        if self._keeps_patterns:
+            self._pattern_of.append(patterns)
+
+    def _count(self, number: int, count: int) -> None:
+        self._counts[number] = self._counts.get(number, 0) + count
+
+    def _add_to(self, number: int, product: Tensor) -> None:
         self._grams[number] = self._grams[number] + product if number in self._grams else product
 
     def _number(self, key: bytes) -> int:
@@ -99,10 +146,10 @@ class GramSums:
             return
         numbers = np.concatenate([some for some, _ in self._columns])
         columns = torch.cat([some for _, some in self._columns])
-        is_many = np.bincount(numbers, minlength=len(self._numbers)) > self._n_rows
+        is_many = np.bincount(numbers, minlength=len(self._numbers)) > self.n_rows
         is_many[[*self._grams, *self._complete()]] = True
         for number in np.unique(numbers[is_many[numbers]]).tolist():
-            self._add_to(number, columns[self._where(numbers == number)].mT)
+            self._add_to(number, _gram_of(columns[self._where(numbers == number)]))
         kept = ~is_many[numbers]
         self._columns, self._n_columns = [(numbers[kept], columns[self._where(kept)])], int(kept.sum())
 
@@ -122,9 +169,12 @@ class GramSums:
         keys = sorted(self._numbers)
         order = np.array([self._numbers[key] for key in keys])
         bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
-        observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
-        counts = torch.from_numpy(self._counts()[order]).to(self._device)
-        pattern_of = self._patterns(order) if len(order) > 1 else None
+        observed = torch.from_numpy(bits[:, : self.n_rows].astype(bool)).to(self._device)
+        counts = torch.tensor([float(self._counts[number]) for number in order.tolist()], dtype=torch.float64)
+        counts = counts.to(self._device)
+        pattern_of: Patterns | None = None
+        if len(order) > 1:
+            pattern_of = self._patterns(order) if self._keeps_patterns else PatternsByReading(source, observed)
         if is_scattered(observed, counts) if scattered is None else scattered:
             return self._scattered(source, observed, counts, pattern_of, order)
         grams = torch.stack([self._gram(number) for number in order.tolist()])
@@ -133,14 +183,14 @@ class GramSums:
         return GroupedStatistics(source, observed, counts, pattern_of, grams)
 
     def _scattered(
-        self, source: OutputSource, observed: Tensor, counts: Tensor, pattern_of: Tensor | None, order: np.ndarray
+        self, source: OutputSource, observed: Tensor, counts: Tensor, pattern_of: Patterns | None, order: np.ndarray
     ) -> ScatteredStatistics:
-        complete = torch.zeros(self._n_rows, self._n_rows, dtype=torch.float64, device=self._device)
+        complete = torch.zeros(self.n_rows, self.n_rows, dtype=torch.float64, device=self._device)
         for number in self._complete():
             complete = self._grams[number]
         parts = list(self._columns)
         for number in self._grams.keys() - set(self._complete()):
-            parts.append((np.full(self._n_rows, number), covariance_root(self._grams[number]).mT))
+            parts.append((np.full(self.n_rows, number), covariance_root(self._grams[number]).mT))
         numbers = np.concatenate([np.zeros(0, dtype=np.int64), *(some for some, _ in parts)])
         columns = torch.cat([complete[:0], *(some for _, some in parts)])
         pattern_of_column = torch.from_numpy(np.argsort(order)[numbers]).to(self._device)
@@ -154,19 +204,15 @@ class GramSums:
     def _gram(self, number: int) -> Tensor:
         if number not in self._grams:
             numbers, columns = self._columns[0]
-            self._add_to(number, columns[self._where(numbers == number)].mT)
+            self._add_to(number, _gram_of(columns[self._where(numbers == number)]))
         return self._grams[number]
-
-    def _counts(self) -> np.ndarray:
-        counts = np.zeros(len(self._numbers))
-        for each in self._pattern_of:
-            if isinstance(each, tuple):
-                counts[each[0]] += each[1]
-            else:
-                counts += np.bincount(each, minlength=len(counts))
-        return counts
 
     def _patterns(self, order: np.ndarray) -> Tensor:
         rank = np.argsort(order)
         blocks = [np.full(each[1], each[0]) if isinstance(each, tuple) else each for each in self._pattern_of]
         return torch.from_numpy(rank[np.concatenate(blocks)]).to(self._device)
+
+
+def _gram_of(columns: Tensor) -> Tensor:
+    """``Y Yᵀ`` over columns ``(k, N)``, each an output."""
+    return columns.mT @ columns
