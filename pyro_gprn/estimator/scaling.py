@@ -100,7 +100,7 @@ def scale_outputs(
     scale, is_undecided = _first_scale(source, wanted, has_names)
     if isinstance(source, DaskOutputs):
         lazily = partial(standardize_lazily, source, progress=progress)
-        found = lazily(scale, centre=wanted is not False)
+        found = lazily(scale, centre=wanted is not False, needs_spreads=is_undecided)
         return lazily("outputs") if is_undecided and not are_a_field(found.spreads) else found
     known = standardize(source, scale, centre=wanted is not False)
     return standardize(source, "outputs") if is_undecided and not are_a_field(Spreads.of(known.spread)) else known

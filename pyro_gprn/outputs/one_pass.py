@@ -23,7 +23,7 @@ from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.selection import evenly_spread, spread_positions
 from pyro_gprn.outputs.source import CHUNK_BYTES, ArrayOutputs, OutputSource, OutputValuesError
 from pyro_gprn.outputs.spreads import Spreads
-from pyro_gprn.outputs.standardize import OutputScale, standardize_chunk, usable_scale
+from pyro_gprn.outputs.standardize import OutputScale, centre_chunk, standardize_chunk, usable_scale
 from pyro_gprn.outputs.sums import GramSums
 
 #: So many outputs, evenly spread, are kept in memory: those that make the coordinates of predictions, those on which
@@ -89,7 +89,7 @@ class OnePass(NamedTuple):
 
     statistics: OutputStatistics  #: of the standardised outputs, with a source that reads these
     standard: BlockStandard  #: how they are standardised
-    spreads: Spreads  #: of all outputs, in their order if they have one mode
+    spreads: Spreads  #: of all outputs, in their order if they have one mode, if these were asked for
     present: Tensor | None  #: positions, (D,), of the outputs that have an observation; None if all have one
 
     @property
@@ -109,7 +109,6 @@ class BlockSums:
 
     gram: GramSums
     spreads: Spreads
-    squares: float = 0.0  #: of the centred numbers
     n_numbers: float = 0.0
     largest_mean: float = 0.0
     empty: list[tuple[Chunk, np.ndarray]] = field(default_factory=list)  #: outputs without any observation
@@ -117,13 +116,19 @@ class BlockSums:
 
 
 def standardize_lazily(
-    source: DaskOutputs, scale: OutputScale, *, centre: bool = True, progress: bool = False
+    source: DaskOutputs,
+    scale: OutputScale,
+    *,
+    centre: bool = True,
+    needs_spreads: bool = False,
+    progress: bool = False,
 ) -> OnePass:
     """Finds the scales of outputs, and the Gram matrices of the standardised outputs, in one pass over Y.
 
     :param source: reads the outputs as they are.
     :param scale: as for :func:`~pyro_gprn.outputs.standardize.standardize`.
     :param centre: whether the mean of each output is subtracted.
+    :param needs_spreads: whether it is to be found how the outputs' standard deviations are spread.
     :param progress: whether to show a progress bar.
 
     >>> import dask.array
@@ -133,11 +138,12 @@ def standardize_lazily(
     tensor([[ 2., -2.],
             [-2.,  2.]], dtype=torch.float64)
     """
-    sum_chunk = partial(_sum_chunk, output_shape=source.array.shape[1:], scale=scale, centre=centre)
-    sums = source.total(sum_chunk, _merge, progress=progress)
+    settings: dict[str, Any] = {"scale": scale, "centre": centre, "needs_spreads": needs_spreads}
+    sum_chunk: Any = partial(_sum_chunk, output_shape=source.array.shape[1:], **settings)
+    sums: BlockSums = source.total(sum_chunk, _merge, progress=progress)
     one = torch.ones((), dtype=torch.float64)
     if scale == "field":
-        mean_square = torch.tensor(sums.squares / max(1.0, sums.n_numbers), dtype=torch.float64)
+        mean_square = torch.tensor(sums.gram.sum_of_squares / max(1.0, sums.n_numbers), dtype=torch.float64)
         one = usable_scale(mean_square.sqrt(), torch.tensor(sums.largest_mean), source.dtype)
     standard, present = BlockStandard(scale, centre, one), _present(source, sums.empty)
     if present is None:
@@ -180,22 +186,31 @@ def statistics_of_block(known: OutputStatistics, values: Tensor) -> OutputStatis
 
 
 def _sum_chunk(
-    block: np.ndarray, chunk: Chunk, output_shape: tuple[int, ...], scale: OutputScale, centre: bool
+    block: np.ndarray,
+    chunk: Chunk,
+    output_shape: tuple[int, ...],
+    scale: OutputScale,
+    centre: bool,
+    needs_spreads: bool,
 ) -> BlockSums:
     n_rows, width = len(block), max(1, CHUNK_BYTES // (8 * len(block)))
     sums = BlockSums(GramSums(n_rows, torch.device("cpu"), keeps_patterns=False), Spreads.of(torch.zeros(0)))
-    empty = []
-    for number, values in enumerate(numbers_of(block, width)):
+    empty, room = [], torch.empty(n_rows * width, dtype=torch.float64)
+    for number, chunk_part in enumerate(numbers_of(block, width)):
         try:
-            (mean, spread, counts, _), standardized = standardize_chunk(values, scale, centre)
+            values, mean, counts = centre_chunk(chunk_part, centre, room[: chunk_part.numel()].view(chunk_part.shape))
         except OutputValuesError as error:
             raise OutputValuesError(f"{error}. The first that was found is in {chunk.describe()}") from None
-        sums.gram.add(standardized)
-        sums.squares += (spread.square() * counts).sum().item()
-        sums.n_numbers += counts.sum().item()
+        if needs_spreads or scale == "outputs":
+            spread = (values.square().nansum(0) / counts.clamp(min=1.0)).sqrt()
+            sums.spreads = sums.spreads.merge(Spreads.of(spread))
+            if scale == "outputs":
+                values /= usable_scale(spread, mean, chunk_part.dtype)
+        n_numbers = counts.sum().item()
+        sums.gram.add(values, is_complete=n_numbers == values.numel())
+        sums.n_numbers += n_numbers
         sums.largest_mean = max(sums.largest_mean, mean.abs().max().item())
-        sums.spreads = sums.spreads.merge(Spreads.of(spread))
-        if (counts == 0).any():
+        if n_numbers < values.numel() and (counts == 0).any():
             empty.append(number * width + np.flatnonzero(counts.numpy() == 0))
     if empty:
         sums.empty.append((chunk, np.concatenate(empty)))
@@ -210,7 +225,6 @@ def _merge(parts: Sequence[BlockSums]) -> BlockSums:
     total.spreads = reduce(Spreads.merge, (part.spreads for part in parts))
     for part in parts:
         total.gram.merge(part.gram)
-        total.squares += part.squares
         total.n_numbers += part.n_numbers
         total.largest_mean = max(total.largest_mean, part.largest_mean)
         total.empty += part.empty

@@ -72,9 +72,12 @@ class GramSums:
         self._pattern_of: list[np.ndarray | tuple[int, int]] = []
         self._everything = np.packbits(np.ones(n_rows, dtype=bool)).tobytes()
 
-    def add(self, values: Tensor) -> None:
-        """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing."""
-        if not values.sum().isnan():
+    def add(self, values: Tensor, *, is_complete: bool | None = None) -> None:
+        """Adds a block of outputs ``(N, b)`` in float64, NaN where one is missing.
+
+        :param is_complete: whether none is missing, if that is known.
+        """
+        if not values.sum().isnan() if is_complete is None else is_complete:
             number = self._number(self._everything)
             self._add_to(number, values @ values.mT)
             self._note((number, values.shape[1]))
@@ -110,6 +113,12 @@ class GramSums:
         self._n_columns += other._n_columns
         self._make_room()
         return self
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Of all numbers."""
+        of_columns = sum(columns.square().sum().item() for _, columns in self._columns)
+        return sum(gram.trace().item() for gram in self._grams.values()) + of_columns
 
     @property
     def numbers_held(self) -> int:
