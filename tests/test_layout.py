@@ -43,6 +43,7 @@ NAMES_OF_OTHERS = {
     "_base": "torch: what a tensor is a view of",
     "_version": "torch: how often a tensor was changed in place",
     "_buffers": "torch: the buffers of a module by name, without its children's",
+    "_in_memory": "xarray: False for an array that will be read from a file when it is needed",
     "_mask": "Pyro: the mask of a masked distribution",
     "_pyro_params": "Pyro: the constrained parameters of a module",
     "_pyro_samples": "Pyro: the parameters of a module that have priors",

@@ -19,8 +19,7 @@ from pyro_gprn.baselines.reducers import GraphReduction, KernelReduction, Linear
 from pyro_gprn.estimator.checks import check_count
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.scaling import Standardize
-from pyro_gprn.pyro_state import white_noise
-from pyro_gprn.training.threads import few_threads
+from pyro_gprn.pyro_state import few_threads, white_noise
 
 #: Makes a reduction of outputs, by their Gram matrix and the number of components.
 REDUCERS: dict[str, Callable[[Tensor, float], Reduction]] = {

@@ -38,6 +38,7 @@ from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.spread import LEAST, inputs_between, leading_directions
 from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics
+from pyro_gprn.outputs.selection import spread_positions
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
 from pyro_gprn.pyro_state import white_noise
 
@@ -75,9 +76,7 @@ class WhiteCoordinates(NamedTuple):
         if not isinstance(known, GroupedStatistics):
             identity = identity_like(known.source.n_rows, known.counts).unsqueeze(0)
             return cls(identity, identity)
-        n_outputs = known.source.n_outputs
-        places = torch.linspace(0, n_outputs - 1, min(n_outputs, N_TYPICAL), device="cpu", dtype=torch.float64)
-        places = places.round().long().to(known.source.device)
+        places = spread_positions(known.source.n_outputs, N_TYPICAL).to(known.source.device)
         values, groups = known.values_at(places), known.patterns_at(places)
         by_group = (values[:, groups == group] for group in range(len(known.grams)))
         grams = torch.stack([some @ some.mT for some in by_group])
@@ -212,11 +211,15 @@ class ConditionedDraws:
         *,
         n_draws: int,
         generator: torch.Generator | None = None,
+        coordinates: WhiteCoordinates | None = None,
     ) -> ConditionedDraws:
-        """Draws from a posterior; the parameters are those of :class:`~pyro_gprn.collapsed.CollapsedPredictive`."""
+        """Draws from a posterior; the parameters are those of :class:`~pyro_gprn.collapsed.CollapsedPredictive`.
+
+        :param coordinates: white coordinates of the outputs that were made before; None makes them.
+        """
         known = model.statistics(Y)
         draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
-        coordinates = WhiteCoordinates.of(known)
+        coordinates = WhiteCoordinates.of(known) if coordinates is None else coordinates
         is_kept = 2 * len(draws.V) * coordinates.root.numel() <= MOST_KEPT
 
         def condition(V: Tensor) -> DrawsAlike:
@@ -322,6 +325,16 @@ class ConditionedDraws:
         pairs = zip(self.parts, cross, strict=True)
         products = [k[made.draws] @ which(made) for part, k in pairs for made in part.matrices()]
         return products[0] if len(products) == 1 else torch.cat(products)
+
+
+class SettledDraws(NamedTuple):
+    """What remains of conditioned draws once all that depends on the new inputs is made: what outputs need of them."""
+
+    known: OutputStatistics  #: statistics of the outputs that are predicted
+    n_draws: int  #: s
+    noise: Tensor  #: as :attr:`ConditionedDraws.noise`
+    projection: Tensor | None = None  #: as :attr:`ConditionedDraws.projection`, if variances are wanted
+    precision: Tensor | None = None  #: as :attr:`ConditionedDraws.precision`, where holes are scattered
 
 
 def mirrored_noise(n_draws: int, n_rows: int, model: CollapsedGPRN, generator: torch.Generator | None = None) -> Tensor:

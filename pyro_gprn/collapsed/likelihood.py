@@ -15,6 +15,7 @@ its second kind for outputs that have each its own holes (scattered.py); :func:`
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, singledispatch
@@ -240,6 +241,8 @@ class MeanPrecision:
     :param known: statistics of the outputs.
     """
 
+    _known: Any  #: of the kind of statistics that it is for
+
     def __init__(self, known: GroupedStatistics) -> None:
         self._known, self._n_draws = known, 0
         self._total = torch.zeros_like(known.grams)
@@ -248,6 +251,12 @@ class MeanPrecision:
         """Adds one draw, by its ``C_F``, ``(N, N)``."""
         self._total += OutputsGivenF(covariance, self._known).inverse
         self._n_draws += 1
+
+    def of_outputs(self, known: OutputStatistics) -> MeanPrecision:
+        """The same for other outputs of the same network, with the same groups."""
+        other = copy.copy(self)
+        other._known = known
+        return other
 
     def solve(self, values: Tensor, positions: slice | Tensor) -> Tensor:
         """``C_g⁻¹ values``, ``(N, b)``, for values ``(N, b)`` of the outputs at some positions, zero where missing."""

@@ -25,7 +25,7 @@ from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.low_rank import OutputsGivenInducing, features
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.prediction import ChosenComponents
+from pyro_gprn.collapsed.prediction import ChosenComponents, choose_draws
 from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
@@ -292,7 +292,8 @@ class LowRankPredictive(PosteriorPredictive):
         if joint:
             mixture = LowRankMixture(conditioned, conditioned.at(self.X_new, self._generator, jointly=True))
         n = n_draws if joint or n_draws is None else min(n_draws, conditioned.n_draws)
-        return LowRankComponents(mixture, conditioned, self._scales, n, self._generator)
+        draws = choose_draws(conditioned.n_draws, n, self._generator)
+        return LowRankComponents(mixture, conditioned, self._scales, draws, self._generator)
 
     def _numbers_per_output(self) -> tuple[int, int]:
         n_new = len(self.X_new)

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -74,14 +75,16 @@ def learn_output_scales(
     (tensor([9., 9., 9.], dtype=torch.float64), tensor(True))
     """
     known = model.statistics(Y)
-    draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
-    precision = _mean_precision(draws, known)
-    tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
-    chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
-    if math.isinf(chosen):
-        return OutputScales.known(known.source.n_outputs, like=known.counts)
-    degrees = chosen + known.observed.sum(1).to(known.counts)[known.patterns_at(slice(None))]
-    return OutputScales(degrees, (chosen + _quadratic_forms(precision, known, positions)) / degrees, chosen)
+    rule = learn_scale_rule(model, posterior, known, prior_degrees=prior_degrees, n_draws=n_draws, generator=generator)
+    n_outputs = known.source.n_outputs
+    if math.isinf(rule.prior_degrees):
+        ones = known.counts.new_ones(n_outputs)
+        return OutputScales(ones * math.inf, ones, rule.prior_degrees)
+    degrees, squares = known.counts.new_full((2, n_outputs), math.nan)
+    blocks = known.source.chunks() if positions is None else [(positions, known.source.read(positions))]
+    for some, block in blocks:
+        degrees[some], squares[some], *_ = rule.of_values(block, some)
+    return OutputScales(degrees, squares, rule.prior_degrees)
 
 
 class Precision(Protocol):
@@ -95,6 +98,74 @@ class Precision(Protocol):
         """Its diagonal for some outputs, ``(N, b)``; 1 in missing rows."""
         ...
 
+    def of_outputs(self, known: OutputStatistics) -> Precision:
+        """That of other outputs of the same network, with the same groups."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """What tells the scale of an output from its values: scales of as many outputs as are asked for, when they are.
+
+    :param known: statistics of the outputs.
+    :param precision: ``C_F⁻¹``, averaged over draws.
+    :param prior_degrees: ν.
+    :param widening: what every scale is multiplied by.
+    """
+
+    known: OutputStatistics
+    precision: Precision
+    prior_degrees: float
+    widening: float = 1.0
+
+    def at(self, positions: slice | Tensor) -> OutputScales:
+        """The scales of some of the flattened outputs, ``(b,)``."""
+        return self.of_values(self.known.source.read(positions), positions)
+
+    def widened(self, factor: float) -> ScaleRule:
+        """All scales multiplied by a factor."""
+        return replace(self, widening=self.widening * factor)
+
+    def of_outputs(self, known: OutputStatistics) -> ScaleRule:
+        """The rule for other outputs of the same network, with the same groups."""
+        return replace(self, known=known, precision=self.precision.of_outputs(known))
+
+    def of_values(self, block: Tensor, positions: slice | Tensor) -> OutputScales:
+        """The scales of outputs ``(N, b)``, NaN where one is missing, which lie at these positions."""
+        values = block.to(self.known.counts).nan_to_num(nan=0.0)
+        if math.isinf(self.prior_degrees):
+            ones = values.new_ones(values.shape[1])
+            return OutputScales(ones * math.inf, ones, self.prior_degrees).widened(self.widening)
+        n_seen = self.known.observed.sum(1).to(values)[self.known.patterns_at(positions)]
+        squares = (values * self.precision.solve(values, positions)).sum(0).clamp(min=0.0)
+        degrees = self.prior_degrees + n_seen
+        return OutputScales(degrees, (self.prior_degrees + squares) / degrees, self.prior_degrees).widened(
+            self.widening
+        )
+
+
+#: The scales of outputs: of all of them, or what tells them.
+Scales: TypeAlias = OutputScales | ScaleRule
+
+
+@torch.no_grad()
+def learn_scale_rule(
+    model: CollapsedGPRN,
+    posterior: Posterior,
+    Y: Any = None,
+    *,
+    prior_degrees: float | Sequence[float] = PRIOR_DEGREES,
+    n_draws: int = N_DRAWS,
+    generator: torch.Generator | None = None,
+) -> ScaleRule:
+    """What tells the scales of outputs, without a pass over them. The parameters are those above."""
+    known = model.statistics(Y)
+    draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
+    precision = _mean_precision(draws, known)
+    tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
+    chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
+    return ScaleRule(known, precision, chosen)
+
 
 class _LowRankPrecision:
     """That of a network with inducing inputs, at the mean of the draws: an average takes a pass over Y for each."""
@@ -107,6 +178,9 @@ class _LowRankPrecision:
 
     def diagonal(self, positions: slice | Tensor) -> Tensor:
         return self._given.precision()[self._given.known.patterns_at(positions)].mT
+
+    def of_outputs(self, known: OutputStatistics) -> Precision:
+        raise ValueError("outputs of very many rows are in memory, and their scales are learned all at once")
 
 
 def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Precision:
@@ -122,18 +196,6 @@ def _mean_precision(draws: PosteriorDraws, known: OutputStatistics) -> Precision
 
     draws.each(add)
     return precision
-
-
-def _quadratic_forms(precision: Precision, known: OutputStatistics, positions: Tensor | None) -> Tensor:
-    """``y_dᵀ P y_d`` of each output with its own P, ``(D,)``; NaN where it is not asked for."""
-    result = known.counts.new_full((known.source.n_outputs,), math.nan)
-    blocks = (
-        known.source.chunks(known.chunk_bytes) if positions is None else [(positions, known.source.read(positions))]
-    )
-    for some, block in blocks:
-        values = block.to(result) if known.is_complete else block.to(result).nan_to_num(nan=0.0)
-        result[some] = (values * precision.solve(values, some)).sum(0).clamp(min=0.0)
-    return result
 
 
 def _choose_prior_degrees(tried: Sequence[float], precision: Precision, known: OutputStatistics) -> float:

@@ -11,17 +11,19 @@ components of the mixture are Student-t.
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
-from pyro_gprn.collapsed.conditioned import ConditionedDraws, DrawsAlike, NewRows, mirrored_noise
+from pyro_gprn.collapsed.conditioned import ConditionedDraws, DrawsAlike, NewRows, SettledDraws, mirrored_noise
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.likelihood import combine_outputs, combine_values
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.output_scales import ScaleRule
 from pyro_gprn.collapsed.spread import most_directions, n_pairs, products_of_pairs, quadratic_forms
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
@@ -29,6 +31,10 @@ from pyro_gprn.prediction.base import Components, PosteriorPredictive
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
+#: What may be wanted of predictions for blocks of outputs.
+Wanted: TypeAlias = Literal["mean", "variance", "marginal", "joint"]
+#: Draws, with or without the matrices from which predictions at new inputs are made.
+Draws: TypeAlias = ConditionedDraws | SettledDraws
 #: How many components a mixture has by default.
 N_DRAWS = 128
 #: Coefficients of all draws are made for as many new inputs at a time as give about this many numbers: a cache holds
@@ -83,7 +89,7 @@ class CollapsedPredictive(PosteriorPredictive):
         Y: Any = None,
         *,
         n_draws: int = N_DRAWS,
-        output_scales: OutputScales | None = None,
+        output_scales: OutputScales | ScaleRule | None = None,
         conditioned: ConditionedDraws | None = None,
         variance_type: torch.dtype = torch.float64,
         generator: torch.Generator | None = None,
@@ -92,11 +98,15 @@ class CollapsedPredictive(PosteriorPredictive):
         if conditioned is None:
             conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
         self._scales, self._variance_type = output_scales, variance_type
-        self._model, self._posterior, self._known = model, posterior, conditioned.known
-        self._conditioned = conditioned
+        self._model: Any = model
+        self._posterior: Any = posterior
+        self._known = conditioned.known
+        self._conditioned: Any = conditioned
         with torch.set_grad_enabled(self.X_new.requires_grad):
             self._at_new = conditioned.at(self.X_new)
         self._averages: tuple[Tensor, ...] = ()
+        self._apart: OutputMixture | None = None
+        self._chosen: Tensor | None = None
 
     def _averaged(self, *, with_variance: bool) -> tuple[Tensor, ...]:
         """What means and variances need of the draws: averages over them.
@@ -145,13 +155,12 @@ class CollapsedPredictive(PosteriorPredictive):
         """The variance of the outputs at some positions, ``(N*, b)``, from where they lie along r directions."""
         features = forms.new_empty(forms.shape[-1], along.shape[1])
         products_of_pairs(along.to(forms), out=features[:-1])
-        features[-1] = 1.0 if self._scale_variances is None else self._scale_variances[positions]
+        features[-1] = self._scale_variances(positions)
         return combine_values(forms, features, self._known, positions).clamp_(min=0.0)
 
-    @cached_property
-    def _scale_variances(self) -> Tensor | None:
-        """``E[s_d²]`` of each output, ``(D,)``; None if all have one scale."""
-        return None if self._scales is None else self._scales.variance()
+    def _scale_variances(self, positions: slice | Tensor) -> Tensor | float:
+        """``E[s_d²]`` of the outputs at some positions, ``(b,)``; 1 if all have one scale."""
+        return 1.0 if self._scales is None else self._scales.at(positions).variance()
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         n_new = len(self.X_new)
@@ -164,7 +173,7 @@ class CollapsedPredictive(PosteriorPredictive):
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
-        return noise if self._scale_variances is None else noise * self._scale_variances[chosen.positions(slice(None))]
+        return noise * self._scale_variances(chosen.positions(slice(None)))
 
     @torch.no_grad()
     def _mix(self, conditioned: ConditionedDraws, at_new: list[NewRows], kernels: list[Tensor]) -> OutputMixture:
@@ -197,18 +206,68 @@ class CollapsedPredictive(PosteriorPredictive):
         conditioned = self._conditioned
         if joint:
             return self._choose(self._joint_mixture, conditioned, n_draws)
+        if self._apart is not None:
+            return self._choose(self._apart, conditioned, n_draws)
         if n_draws is not None and n_draws > conditioned.n_draws:  # none counts twice: draw as many as are wanted
             conditioned = ConditionedDraws.of(
                 self._model, self._posterior, self._known, n_draws=n_draws, generator=self._generator
             )
         return self._choose(self._mix_apart(conditioned), conditioned, min(n_draws or N_DRAWS, conditioned.n_draws))
 
-    def _choose(self, mixture: OutputMixture, conditioned: ConditionedDraws, n: int | None) -> Components:
-        return ChosenComponents(mixture, conditioned, self._scales, n, self._generator)
+    def _choose(self, mixture: OutputMixture, conditioned: Draws, n: int | None) -> Components:
+        draws = self._chosen
+        if draws is None:
+            draws = choose_draws(len(mixture.coefficients), n, self._generator)
+        return ChosenComponents(mixture, conditioned, self._scales, draws, self._generator)
+
+    def settle(self, wanted: Wanted, n_draws: int | None = None) -> CollapsedPredictive:
+        """These predictions without the draws from which they are made: ready for blocks of outputs, one at a time.
+
+        What remains is small, and all that does not depend on the outputs has been computed: see :meth:`of_outputs`.
+
+        :param wanted: what will be asked for: ``"mean"``, ``"variance"`` (and the mean), ``"marginal"`` (quantiles and
+            densities), or ``"joint"`` (draws).
+        :param n_draws: how many draws, if they are wanted: then all blocks have the same functions in draw i.
+        """
+        settled, drawn = copy.copy(self), self._conditioned
+        projection = None
+        if wanted in ("mean", "variance"):
+            settled._averages = self._averaged(with_variance=wanted == "variance")
+            projection = drawn.projection if wanted == "variance" else None
+        elif wanted == "marginal":
+            settled._apart = self._mix_apart(drawn)
+        else:
+            settled._joint_mixture = self._joint_mixture
+            settled._chosen = choose_draws(drawn.n_draws, n_draws, self._generator)
+        nothing: Any = None  # until of_outputs
+        settled._conditioned = SettledDraws(nothing, drawn.n_draws, drawn.noise, projection)
+        settled._model = settled._posterior = settled._generator = settled._known = settled._scales = nothing
+        settled._at_new = []
+        return settled
+
+    def some_draws(self, some: slice) -> CollapsedPredictive:
+        """Some of the settled draws."""
+        other = copy.copy(self)
+        other._chosen = None if self._chosen is None else self._chosen[some]
+        return other
+
+    def of_outputs(
+        self, known: OutputStatistics, scales: ScaleRule | OutputScales | None, generator: torch.Generator | None = None
+    ) -> CollapsedPredictive:
+        """The settled predictions for other outputs, with the same groups.
+
+        :param known: statistics of these outputs.
+        :param scales: of these outputs.
+        :param generator: of random numbers, for draws.
+        """
+        other = copy.copy(self)
+        other._known, other._scales, other._generator = known, scales, generator
+        other._conditioned, other.output_shape = self._conditioned._replace(known=known), known.source.shape[1:]
+        return other
 
     def _numbers_per_output(self) -> tuple[int, int]:
-        n_new, n_rows = len(self.X_new), self._model.n_rows
-        n_directions = min(n_rows, most_directions(self._model.n_outputs))  # how many, only a variance needs to know
+        n_new, n_rows = len(self.X_new), self._known.source.n_rows
+        n_directions = min(n_rows, most_directions(self._known.source.n_outputs))  # how many, only a variance knows
         mean = 8 * max(n_new, n_rows)  # a cache holds blocks of Y that are this small
         return mean, max(mean, 2 * n_pairs(n_directions))
 
@@ -233,8 +292,15 @@ def _of_outputs(values: Tensor, known: OutputStatistics, chosen: OutputSelection
     return values if values.shape[-1] == 1 else values[..., known.patterns_at(chosen.positions(slice(None)))]
 
 
+def choose_draws(available: int, n: int | None, generator: torch.Generator | None) -> Tensor:
+    """Numbers of ``n`` of the available draws, each as often as the others or once more, ``(n,)``; None is all."""
+    n = available if n is None else n
+    rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
+    return torch.cat(rounds)[:n]
+
+
 class ChosenComponents(Components):
-    """``n`` components of a mixture, each as often as the others or once more; None is all of them.
+    """Some components of a mixture: those with the numbers ``draws``, ``(n,)``.
 
     :param mixture: of all draws, with a covariance and a variance by each.
     :param conditioned: the draws.
@@ -244,17 +310,14 @@ class ChosenComponents(Components):
         self,
         mixture: Any,
         conditioned: Any,
-        scales: OutputScales | None,
-        n: int | None,
+        scales: OutputScales | ScaleRule | None,
+        draws: Tensor,
         generator: torch.Generator | None,
     ) -> None:
-        available = conditioned.n_draws
-        n = available if n is None else n
-        rounds = [torch.randperm(available, device="cpu", generator=generator) for _ in range(-(-n // available))]
-        self._draws = torch.cat(rounds)[:n]
+        self._draws = draws
         self._mixture, self._known, self._scales, self._generator = mixture, conditioned.known, scales, generator
         self._noise = conditioned.noise[self._draws]
-        self.n_components = n
+        self.n_components = len(draws)
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_gprn.collapsed.conditioned import ConditionedDraws
+from pyro_gprn.collapsed.conditioned import ConditionedDraws, WhiteCoordinates
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws, LowRankPredictive
 from pyro_gprn.collapsed.model import CollapsedGPRN
@@ -28,9 +28,17 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
 
 
 def condition_draws(
-    model: CollapsedGPRN, posterior: Posterior, Y: Any, generator: torch.Generator
+    model: CollapsedGPRN,
+    posterior: Posterior,
+    Y: Any,
+    generator: torch.Generator,
+    *,
+    coordinates: WhiteCoordinates | None = None,
 ) -> ConditionedDraws | LowRankDraws:
-    """Draws from a posterior, as many as predictions have by default, conditioned on the data."""
+    """Draws from a posterior, as many as predictions have by default, conditioned on the data.
+
+    :param coordinates: white coordinates of the outputs, if they are known from before.
+    """
     if model.has_inducing:
         return LowRankDraws.of(model, posterior, Y, generator=generator)
-    return ConditionedDraws.of(model, posterior, Y, n_draws=N_DRAWS, generator=generator)
+    return ConditionedDraws.of(model, posterior, Y, n_draws=N_DRAWS, generator=generator, coordinates=coordinates)

@@ -258,7 +258,7 @@ class ScatteredMeanPrecision(MeanPrecision):
     """``C_oo⁻¹`` of each output, averaged over draws of F, which are added one by one."""
 
     def __init__(self, known: ScatteredStatistics) -> None:
-        self._scattered, self._draws = known, list[Tensor]()
+        self._known, self._draws = known, list[Tensor]()
 
     def add(self, covariance: Tensor) -> None:
         self._draws.append(covariance)
@@ -267,14 +267,14 @@ class ScatteredMeanPrecision(MeanPrecision):
         return self._average(values.shape[1], lambda given: given.solve(values, positions))
 
     def diagonal(self, positions: slice | Tensor) -> Tensor:
-        n_outputs = len(self._scattered.patterns_at(positions))
+        n_outputs = len(self._known.patterns_at(positions))
         return self._average(n_outputs, lambda given: given.precision_at(positions))
 
     def _average(self, n_outputs: int, of: Callable[[ScatteredOutputsGivenF], Tensor]) -> Tensor:
         """The average over draws of what is ``(s, N, b)`` for several, as many together as there is room for."""
         draws = torch.stack(self._draws)
         at_once = max(1, _MOST_NUMBERS // (draws.shape[-1] * max(1, n_outputs)))
-        parts = [of(ScatteredOutputsGivenF(some, self._scattered)).sum(0) for some in draws.split(at_once)]
+        parts = [of(ScatteredOutputsGivenF(some, self._known)).sum(0) for some in draws.split(at_once)]
         return torch.stack(parts).sum(0) / len(draws)
 
 

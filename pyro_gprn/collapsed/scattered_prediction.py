@@ -15,12 +15,21 @@ from torch import Tensor
 from pyro_gprn.collapsed.conditioned import ConditionedDraws
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.prediction import ChosenComponents, CollapsedPredictive, OutputMixture
+from pyro_gprn.collapsed.output_scales import ScaleRule
+from pyro_gprn.collapsed.prediction import (
+    ChosenComponents,
+    CollapsedPredictive,
+    Draws,
+    OutputMixture,
+    Wanted,
+    choose_draws,
+)
 from pyro_gprn.collapsed.scattered import HolesGivenF
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import holes_of
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components
+from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
 #: About how many numbers an array over draws, outputs, holes and new rows may hold.
@@ -101,8 +110,7 @@ class ScatteredPredictive(CollapsedPredictive):
     def _variance_of(self, means: Tensor, of_holes: Tensor, positions: slice | Tensor) -> Tensor:
         """The variance of some outputs, ``(N*, b)``, by the mean of each draw and what holes add, ``(s, N*, b)``."""
         within = self._mixture.variance().mean(0).mT + of_holes.mean(0)
-        own = 1.0 if self._scale_variances is None else self._scale_variances[positions]
-        return means.var(0, correction=0) + within * own
+        return means.var(0, correction=0) + within * self._scale_variances(positions)
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         everything = OutputSelection(None, self.output_shape)
@@ -111,8 +119,23 @@ class ScatteredPredictive(CollapsedPredictive):
             mean[:, block], variance[:, block] = means.mean(0), self._variance_of(means, of_holes, block)
         variance += self._noise(everything)
 
-    def _choose(self, mixture: OutputMixture, conditioned: ConditionedDraws, n: int | None) -> Components:
-        return _FilledComponents(mixture, conditioned, self._scales, n, self._generator)
+    def _choose(self, mixture: OutputMixture, conditioned: Draws, n: int | None) -> Components:
+        draws = self._chosen
+        if draws is None:
+            draws = choose_draws(len(mixture.coefficients), n, self._generator)
+        return _FilledComponents(mixture, conditioned, self._scales, draws, self._generator)
+
+    def settle(self, wanted: Wanted, n_draws: int | None = None) -> CollapsedPredictive:
+        settled = super().settle("joint" if wanted == "joint" else "marginal", n_draws)
+        settled._conditioned = settled._conditioned._replace(precision=self._conditioned.precision)
+        return settled
+
+    def of_outputs(
+        self, known: OutputStatistics, scales: ScaleRule | OutputScales | None, generator: torch.Generator | None = None
+    ) -> CollapsedPredictive:
+        other: Any = super().of_outputs(known, scales, generator)
+        other._filled = FilledOutputs(self._mixture.coefficients.squeeze(1), self._conditioned.precision, known)
+        return other
 
     def _mix_apart(self, conditioned: ConditionedDraws) -> OutputMixture:
         is_made = conditioned is self._conditioned and hasattr(self, "_mixture")
@@ -126,9 +149,9 @@ class ScatteredPredictive(CollapsedPredictive):
 class _FilledComponents(ChosenComponents):
     """Components of a mixture whose training outputs have their holes filled."""
 
-    def __init__(self, mixture: OutputMixture, conditioned: ConditionedDraws, *rest: Any) -> None:
+    def __init__(self, mixture: OutputMixture, conditioned: Draws, *rest: Any) -> None:
         super().__init__(mixture, conditioned, *rest)
-        self._precision = conditioned.precision
+        self._precision: Any = conditioned.precision
         self._filled = self._filled_of(slice(None))
 
     def _filled_of(self, components: slice) -> FilledOutputs:

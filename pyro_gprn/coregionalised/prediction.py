@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import as_correlation, covariance_root
 from pyro_gprn.collapsed.likelihood import outputs_given
+from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised.guide import CoregionalisedGuide
 from pyro_gprn.coregionalised.model import CoregionalisedGPRN
 from pyro_gprn.coregionalised.training import flat_statistics
@@ -155,7 +156,7 @@ class CoregionalisedPredictive(PosteriorPredictive):
         X_new: Tensor,
         Y: Any = None,
         *,
-        output_scales: OutputScales | None = None,
+        output_scales: Scales | None = None,
         conditioned: ConditionedFunctions | None = None,
         generator: torch.Generator | None = None,
     ) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised import (
     ConditionedFunctions,
     CoregionalisedGPRN,
@@ -17,7 +18,6 @@ from pyro_gprn.coregionalised.training import flat_statistics, log_evidence
 from pyro_gprn.diagnostics.draws import ChainDraws
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
 NO_LOG_LIKELIHOOD = (
@@ -58,7 +58,7 @@ class CoregionalisedDraws(ChainDraws):
         guide: CoregionalisedGuide,
         known: OutputStatistics,
         n_draws: int,
-        scales: OutputScales | None = None,
+        scales: Scales | None = None,
         *,
         generator: torch.Generator,
     ) -> None:

@@ -13,10 +13,10 @@ from sklearn.model_selection import KFold
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import quiet_jitter
-from pyro_gprn.collapsed import learn_output_scales
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.output_scales import Scales, learn_scale_rule
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.coregionalised import CoregionalisedGuide
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
@@ -24,7 +24,6 @@ from pyro_gprn.estimator.inference import inference_of
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
-from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import new_seed
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun
@@ -53,7 +52,7 @@ def predict_by_folds(
     known: OutputStatistics,
     positions: Tensor,
     *,
-    scales: OutputScales | None,
+    scales: Scales | None,
     generator: torch.Generator,
 ) -> RowPredictions:
     """Predicts the rows of each of three folds from the rows of the other two.
@@ -83,7 +82,7 @@ def predict_by_folds(
         TrainingRun(_Functions(part, seen, RATE, generator, guide=q), STEPS).train(interruption, progress=False)
         anew = None
         if scales is not None:
-            anew = learn_output_scales(part, q, seen, generator=generator).widened(scales.widening)
+            anew = learn_scale_rule(part, q, seen, generator=generator).widened(scales.widening)
         settings = {"n_draws": N_DRAWS, "output_scales": anew, "generator": generator}
         return posterior_predictive(part, q, X_new, seen, **settings)
 
@@ -98,7 +97,7 @@ def predict_by_refits(
     *,
     steps: int,
     generator: torch.Generator,
-    scales: OutputScales | None = None,
+    scales: Scales | None = None,
 ) -> RowPredictions:
     """As :func:`predict_by_folds`, for a network that has its weights.
 
@@ -118,11 +117,7 @@ def predict_by_refits(
     """
     inference = inference_of(guide)
 
-    def predict(kept: Tensor, X_new: Tensor, interruption: Interruption) -> PosteriorPredictive:
-        part, seen = copy.deepcopy(model), known.at_rows(kept)
-        part.X = model.X[kept]
-        fit = inference.train(part, seen, steps, guide=begin(part, kept), seed=new_seed(generator), progress=False)
-        return posterior_predictive(part, fit.guide, X_new, seen, generator=generator, **settings)
+    settings = {} if scales is None else {"output_scales": scales}
 
     def begin(part: Any, kept: Tensor) -> Any:
         if isinstance(guide, CoregionalisedGuide):
@@ -132,7 +127,11 @@ def predict_by_refits(
             q.f_loc.copy_(_to_rows(model, part, kept) @ guide.f_loc)
         return q
 
-    settings = {} if scales is None else {"output_scales": scales}
+    def predict(kept: Tensor, X_new: Tensor, interruption: Interruption) -> PosteriorPredictive:
+        part, seen = copy.deepcopy(model), known.at_rows(kept)
+        part.X = model.X[kept]
+        fit = inference.train(part, seen, steps, guide=begin(part, kept), seed=new_seed(generator), progress=False)
+        return posterior_predictive(part, fit.guide, X_new, seen, generator=generator, **settings)
 
     return _predict_folds(model, known, positions, predict)
 
@@ -161,7 +160,7 @@ def predict_without_refit(
     draws: PosteriorDraws,
     known: OutputStatistics,
     positions: Tensor,
-    scales: OutputScales | None,
+    scales: Scales | None,
     *,
     generator: torch.Generator,
 ) -> RowPredictions:

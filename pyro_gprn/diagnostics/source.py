@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised import CoregionalisedGPRN, CoregionalisedGuide
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
@@ -21,7 +22,6 @@ from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
-from pyro_gprn.prediction.scales import OutputScales
 
 #: By default at most about this many numbers (chains × draws × rows × outputs) are exported.
 MOST_NUMBERS = 10_000_000
@@ -73,7 +73,7 @@ class PosteriorSource:
         """The number of the chain with the best bound, from which predictions come."""
         return 0 if self.fitted is None else self.fitted.best_run
 
-    def scales(self, chain: int) -> OutputScales | None:
+    def scales(self, chain: int) -> Scales | None:
         """The scale of each output by one of the chains, if an estimator made the fit and gave it such."""
         if self.fitted is None:
             return None
@@ -131,7 +131,7 @@ class PosteriorSource:
 
     def undo(self, values: Tensor, positions: Tensor) -> np.ndarray:
         """Values ``(…, b)`` of the model's outputs at some positions, in the data's units."""
-        return (values if self.fitted is None else self.fitted.scaling.undo_at(values, positions)).cpu().numpy()
+        return (values if self.fitted is None else self.fitted.undo_at(values, positions)).cpu().numpy()
 
     def standardise_inputs(self, X: Any) -> Tensor:
         """New inputs ``(N*, P)`` in the model's units."""

@@ -29,22 +29,32 @@ class Estimator(Predictions, MultiOutputMixin, RegressorMixin, BaseEstimator):
     seed: int | None
     device: str | torch.device | None
 
-    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False) -> TrainingData:
+    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False, lazily: bool = False) -> TrainingData:
         """The data, standardised.
 
         :param many_rows: as for :meth:`~pyro_gprn.estimator.data.TrainingData.read`.
+        :param lazily: whether outputs that are not in memory stay there.
         """
-        device = torch.device(self.device or "cpu")
-        return TrainingData.read(X, Y, self.output_shape, self.standardize, device, many_rows=many_rows)
+        return TrainingData.read(
+            X,
+            Y,
+            self.output_shape,
+            self.standardize,
+            torch.device(self.device or "cpu"),
+            many_rows=many_rows,
+            lazily=lazily,
+            progress=bool(getattr(self, "progress", False)),
+        )
 
-    def _fit(self, X: Any, Y: Any, train: Callable[[TrainingData, int], R]) -> R:
+    def _fit(self, X: Any, Y: Any, train: Callable[[TrainingData, int], R], *, lazily: bool = False) -> R:
         """Reads and checks the data, and trains.
 
         :param X: inputs, ``(N, P)``, as they came.
         :param Y: outputs, as they came.
         :param train: takes standardised data and a seed, and returns the record of the fit.
+        :param lazily: whether outputs that are not in memory stay there.
         """
-        data = self._read_data(X, Y)
+        data = self._read_data(X, Y, lazily=lazily)
         named = X if hasattr(X, "columns") else data.X.cpu().numpy()
         validate_data(BaseEstimator(), named, skip_check_array=True)  # refuses names before the training, not after
         fitted = train(data, new_seed() % 2**31 if self.seed is None else self.seed)

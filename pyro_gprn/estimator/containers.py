@@ -13,16 +13,19 @@ import torch
 from sklearn.utils import check_array
 from torch import Tensor
 
-from pyro_gprn.estimator.kinds import check_rows, filled, library_of, plain
+from pyro_gprn.estimator.kinds import check_rows, filled, is_lazy, library_of, plain
 from pyro_gprn.estimator.template import Template
+from pyro_gprn.outputs.extra import load
 from pyro_gprn.outputs.memory import shared_tensor
 
 __all__ = [
     "Template",
     "check_rows",
+    "is_lazy",
     "library_of",
     "plain",
     "read_inputs",
+    "read_lazy_outputs",
     "read_outputs",
     "writeable",
 ]
@@ -66,6 +69,40 @@ def read_outputs(Y: Any) -> Tensor:
     if 0 in outputs.shape:
         raise ValueError(f"Y must have at least one row and one output; got shape {tuple(outputs.shape)}")
     return outputs
+
+
+def read_lazy_outputs(Y: Any) -> Any:
+    """Outputs that are not in memory (see :func:`~pyro_gprn.estimator.kinds.is_lazy`) as a dask array of float32 or
+    float64, ``(N, …)``, NaN where missing or masked. Nothing is computed; what can be refused is refused.
+
+    >>> import dask.array
+    >>> read_lazy_outputs(dask.array.ones((4, 6), dtype=int, chunks=3)).dtype
+    dtype('float64')
+    """
+    dask_array = load("dask.array")
+    if library_of(Y) == "zarr":
+        chunks = (Y.shape[0], *(Y.shards or Y.chunks)[1:]) if Y.ndim else ()
+        array = dask_array.from_array(Y, chunks=chunks)
+    elif library_of(Y) == "xarray":
+        array = Y.data if Y.chunks is not None else Y.chunk().data
+        array = array if library_of(array) == "dask" else Y.chunk(Y.encoding.get("preferred_chunks", {})).data
+    else:
+        array = Y
+    if any(size != size for size in array.shape):
+        raise ValueError(
+            f"Y has chunks of unknown size, shape {array.shape}: call Y.compute_chunk_sizes() first, or make it of"
+            " arrays whose sizes are known"
+        )
+    if array.ndim == 0 or 0 in array.shape:
+        raise ValueError(f"Y must have at least one row and one output; got shape {tuple(array.shape)}")
+    if array.dtype == object:
+        raise ValueError("Unknown label type: Y must hold numbers; got an array of dtype object")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"Y must hold real numbers; got an array of dtype {array.dtype}")
+    dtype = np.float32 if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else np.float64
+    if isinstance(load("dask.array.utils").meta_from_array(array), np.ma.MaskedArray):
+        array = array.astype(dtype).map_blocks(filled, dtype=dtype, meta=np.empty((0,) * array.ndim, dtype))
+    return array.astype(dtype)
 
 
 def _of_torch(Y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,19 @@ import torch
 from torch import Size, Tensor
 
 from pyro_gprn.collapsed.subset import Subset
-from pyro_gprn.estimator.containers import Template, check_rows, library_of, read_inputs, read_outputs
+from pyro_gprn.estimator.containers import (
+    Template,
+    check_rows,
+    is_lazy,
+    library_of,
+    read_inputs,
+    read_lazy_outputs,
+    read_outputs,
+)
 from pyro_gprn.estimator.scaling import Scaling, Standardize, scale_inputs, scale_outputs
 from pyro_gprn.network.checks import check_output_shape
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.lazy import DaskOutputs
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource
 
 
@@ -46,6 +56,8 @@ class TrainingData(NamedTuple):
         device: torch.device,
         *,
         many_rows: bool = False,
+        lazily: bool = False,
+        progress: bool = False,
     ) -> TrainingData:
         """Reads ``X``, and ``Y`` in one pass (rarely two: see :func:`~pyro_gprn.estimator.scaling.scale_outputs`).
 
@@ -54,7 +66,11 @@ class TrainingData(NamedTuple):
         :param output_shape: ``(d_1, …, d_M)``; None takes the shape that Y has.
         :param standardize: as for :class:`~pyro_gprn.GPRNRegressor`.
         :param device: the device of the tensors.
-        :param many_rows: True for rows that are too many for Gram matrices; further passes over Y follow then.
+        :param many_rows: True for rows that are too many for Gram matrices; further passes over Y follow then, from
+            memory.
+        :param lazily: whether outputs that are not in memory stay there: then no number is kept for each of them.
+            Otherwise they are read into memory.
+        :param progress: whether to show a progress bar for a pass over outputs that are not in memory.
 
         >>> X, Y = [[0.0], [1.0]], np.array([[1.0, 5.0], [3.0, 5.0]])
         >>> data = TrainingData.read(X, Y, None, True, torch.device("cpu"))
@@ -64,11 +80,15 @@ class TrainingData(NamedTuple):
         check_rows(X, Y)
         inputs = torch.from_numpy(read_inputs(X)).to(device)
         x_mean, x_scale = scale_inputs(inputs, standardize is not False)
-        outputs = read_outputs(Y)
+        stays = lazily and is_lazy(Y) and not many_rows
+        if stays and device.type != "cpu":
+            raise ValueError(f"outputs that are not in memory need device='cpu'; got {device}")
+        outputs = read_lazy_outputs(Y) if stays else read_outputs(Y).to(device)
         shape = check_shapes(inputs, outputs, output_shape)
-        outputs = outputs.to(device)
-        source = ArrayOutputs(outputs[:, None] if outputs.dim() == 1 else outputs).reshape(Size(shape))
-        found = scale_outputs(source, standardize, has_names=library_of(Y) == "pandas", many_rows=many_rows)
+        column = outputs[:, None] if outputs.ndim == 1 else outputs
+        source = (DaskOutputs if stays else ArrayOutputs)(column).reshape(Size(shape))
+        has_names = library_of(Y) == "pandas"
+        found = scale_outputs(source, standardize, has_names=has_names, many_rows=many_rows, progress=progress)
         if found.present is not None and len(found.present) == 0:
             raise ValueError("every number of Y is missing (NaN): there is nothing to fit")
         scaling = Scaling(x_mean, x_scale, found.mean, found.scale)
@@ -76,7 +96,7 @@ class TrainingData(NamedTuple):
         return cls(scaling.inputs(inputs), found.statistics, source, scaling, template, shape, found.present)
 
 
-def check_shapes(X: Tensor, Y: Tensor, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
+def check_shapes(X: Tensor, Y: Any, output_shape: int | Sequence[int] | None) -> tuple[int, ...]:
     """Checks that inputs and outputs fit together; returns the shape of one row's outputs, ``(d_1, …, d_M)``.
 
     :param X: inputs, ``(N, P)``.
@@ -90,12 +110,12 @@ def check_shapes(X: Tensor, Y: Tensor, output_shape: int | Sequence[int] | None)
         raise ValueError(f"X and Y must have as many rows as each other; got {len(X)} and {len(Y)}")
     if output_shape is None:
         return tuple(Y.shape[1:]) or (1,)
-    n_outputs, shape = Y[0].numel(), tuple(check_output_shape(output_shape))
+    n_outputs, shape = math.prod(Y.shape[1:]), tuple(check_output_shape(output_shape))
     if int(np.prod(shape)) != n_outputs:
         raise ValueError(
             f"output_shape {shape} multiplies to {int(np.prod(shape))}, but Y of shape {tuple(Y.shape)} has"
             f" {n_outputs} outputs a row"
         )
-    if Y.dim() > 2 and shape != tuple(Y.shape[1:]):
+    if len(Y.shape) > 2 and shape != tuple(Y.shape[1:]):
         raise ValueError(f"output_shape {shape} is not that of Y, {tuple(Y.shape[1:])}")
     return shape

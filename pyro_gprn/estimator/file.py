@@ -11,9 +11,12 @@ from pyro.contrib.gp.kernels import Kernel
 from torch import Size, Tensor
 
 from pyro_gprn.archive import ArchiveError, read_archive, reading, write_archive
+from pyro_gprn.collapsed.conditioned import WhiteCoordinates
+from pyro_gprn.collapsed.output_scales import ScaleRule, Scales
 from pyro_gprn.estimator.containers import Template, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import find_inference, inference_of
+from pyro_gprn.estimator.lazy_file import describe_lazy, rebuild_lazy
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.kernels import describe_kernel, rebuild_kernel
 from pyro_gprn.network.own_kernels import shared_kernel
@@ -32,7 +35,7 @@ _OF_EACH = "of each output"
 
 
 def write_fit(
-    path: str | Path, fitted: FittedNetwork, settings: dict[str, Any], names: list[str], *, with_data: bool
+    path: str | Path, fitted: FittedNetwork, settings: dict[str, Any], names: list[str], *, with_data: bool | None
 ) -> None:
     """Writes a fit to a file, with everything that :func:`read_fit` needs.
 
@@ -40,9 +43,12 @@ def write_fit(
     :param fitted: the fit.
     :param settings: the estimator's settings, by name.
     :param names: names of the input columns; empty if they have none.
-    :param with_data: whether the training outputs go into the file.
+    :param with_data: whether the training outputs go into the file; None lets them if they are in memory.
     """
     model, outputs = fitted.model, fitted.outputs
+    if with_data and fitted.is_lazy:
+        raise ValueError("outputs that are not in memory do not go into a file: with_data must be None or False")
+    embeds = not fitted.is_lazy and with_data is not False
     plain_settings = {name: _plain_setting(value) for name, value in settings.items() if name not in _KERNELS}
     write_archive(
         path,
@@ -55,8 +61,9 @@ def write_fit(
             "model": model.state_dict(),
             "guide": fitted.guide.state_dict(),
             "guide_mean": getattr(fitted.guide, "mean", None),
-            "Y": outputs.read(slice(None)).reshape(outputs.shape) if with_data else None,
-            "digest": fitted.identity,
+            "Y": outputs.read(slice(None)).reshape(outputs.shape) if embeds else None,
+            "lazy": describe_lazy(fitted) if fitted.is_lazy else None,
+            "digest": None if fitted.is_lazy else fitted.identity,
             "scaling": fitted.scaling._asdict(),
             "present": fitted.present,
             "template": fitted.template.describe(),
@@ -74,7 +81,7 @@ def write_fit(
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
-            "output_scales": None if fitted.output_scales is None else fitted.output_scales._asdict(),
+            "output_scales": _describe_scales(fitted.output_scales),
         },
     )
 
@@ -90,7 +97,7 @@ def read_fit(
     :param device: the device to put the fit on; None takes the one in the file's settings.
     """
     tree = read_archive(path, _KIND)
-    given = None if Y is None else read_outputs(Y)
+    given = None if Y is None else Y if tree.get("lazy") is not None else read_outputs(Y)
     with reading(path):
         _check_types(tree)
         settings = dict(tree["settings"])
@@ -109,7 +116,7 @@ def read_fit(
 def _rebuild_fit(
     tree: dict[str, Any],
     settings: dict[str, Any],
-    Y: Tensor | None,
+    Y: Any,
     kernels: dict[str, Kernel | None],
     path: str | Path,
 ) -> FittedNetwork:
@@ -119,7 +126,12 @@ def _rebuild_fit(
     inference, state = find_inference(tree.get("inference", settings["inference"])), tree["model"]
     scaling = Scaling(*(part.to(where) for part in Scaling(**tree["scaling"])))
     output_shape, present = tuple(tree["output_shape"]), tree.get("present")
-    known, outputs = _find_outputs(tree, Y, scaling, present, output_shape, where, path)
+    coordinates: WhiteCoordinates | None = None
+    outputs: OutputSource
+    if tree.get("lazy") is not None:
+        known, outputs, coordinates = rebuild_lazy(tree["lazy"], Y, scaling, present, output_shape, path)
+    else:
+        known, outputs = _find_outputs(tree, Y, scaling, present, output_shape, where, path)
     model = inference.make_model(
         state["X"].to(where),
         tuple(known.source.shape[1:]),
@@ -155,6 +167,7 @@ def _rebuild_fit(
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
+        coordinates=coordinates,
         scales=_rebuild_scales(tree.get("output_scales"), where),
     )
 
@@ -184,9 +197,17 @@ def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Te
     return template
 
 
-def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | bool:
+def _describe_scales(scales: Scales | None) -> dict[str, Any] | None:
+    if isinstance(scales, ScaleRule):  # the rest is made again
+        return {"prior_degrees": scales.prior_degrees}
+    return None if scales is None else scales._asdict()
+
+
+def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | float | bool:
     if saved is None:
         return False
+    if "squares" not in saved:
+        return float(saved["prior_degrees"])
     degrees, squares = (saved[name].to(device) for name in ("degrees", "squares"))
     return OutputScales(degrees, squares, saved["prior_degrees"], saved.get("widening", 1.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,21 +14,23 @@ import torch
 from torch import Size, Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, condition_draws, learn_output_scales, output_correlation
-from pyro_gprn.collapsed.conditioned import ConditionedDraws
+from pyro_gprn.collapsed.conditioned import ConditionedDraws, WhiteCoordinates
 from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws
+from pyro_gprn.collapsed.output_scales import PRIOR_DEGREES, Scales, learn_scale_rule
 from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGPRN, weight_correlation
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.data import TrainingData
+from pyro_gprn.estimator.predicted import PredictedOutputs
 from pyro_gprn.estimator.scaling import Scaling
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
+from pyro_gprn.outputs.lazy import DaskOutputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
 from pyro_gprn.prediction.scales import OutputScales
-from pyro_gprn.pyro_state import new_generator
-from pyro_gprn.training.threads import MANY_ROWS, one_torch_thread
+from pyro_gprn.pyro_state import MANY_ROWS, new_generator, one_torch_thread
 
 #: With this many outputs or more torch keeps its threads: products with Y gain from them.
 MANY_OUTPUTS = 10**5
@@ -61,7 +63,9 @@ class FittedNetwork:
     :param latent_scores: with ``n_latents="auto"``, the held-out score of each number that was tried.
     :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
-    :param scales: those of a file; True for scales to be learned when they are first needed; False for none.
+    :param coordinates: white coordinates of the outputs, from a file; None makes them of some outputs.
+    :param scales: those of a file; True for scales to be learned when they are first needed, a number for such with
+        this ν; False for none.
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = torch.linspace(0, 1, 8)[:, None]
@@ -88,7 +92,8 @@ class FittedNetwork:
     latent_scores: dict[int, float] = field(default_factory=dict)
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
-    scales: OutputScales | bool = False
+    coordinates: WhiteCoordinates | None = None
+    scales: OutputScales | float | bool = False
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -105,21 +110,32 @@ class FittedNetwork:
         """A fingerprint of the training outputs as they came: one pass over Y, the first time it is asked for."""
         return self.outputs.digest()
 
+    @property
+    def is_lazy(self) -> bool:
+        """True if Y is not in memory, so that predictions are made chunk by chunk when they are computed."""
+        return isinstance(self.outputs, DaskOutputs)
+
     @cached_property
-    def output_scales(self) -> OutputScales | None:
-        """A scale for each output, if the fit has such: one pass over Y, the first time they are needed."""
+    def output_scales(self) -> Scales | None:
+        """A scale for each output, if the fit has such: one pass over Y, the first time they are needed.
+
+        Of a lazy fit it is the rule that tells them from a chunk of Y: no pass.
+        """
         if isinstance(self.scales, OutputScales):
             return self.scales
         return self.learn_scales(self.model, self.guide)
 
-    def learn_scales(self, model: Network, guide: Any) -> OutputScales | None:
+    def learn_scales(self, model: Network, guide: Any) -> Scales | None:
         """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
         if self.scales is False or not isinstance(model, (CollapsedGPRN, CoregionalisedGPRN)):
             return None
         if isinstance(model, CoregionalisedGPRN):  # whose outputs have variances of their own already
             return OutputScales.known(model.n_outputs, like=model.X).widened(self.widening)
+        tried = PRIOR_DEGREES if self.scales is True else self.scales
+        settings: dict[str, Any] = {"prior_degrees": tried, "generator": new_generator(self.seed)}
+        learn = learn_scale_rule if self.is_lazy else learn_output_scales
         with self._threads(1):
-            scales = learn_output_scales(model, guide, self.known, generator=new_generator(self.seed))
+            scales = learn(model, guide, self.known, **settings)
         return scales.widened(self.widening)
 
     def conditioned(self) -> ConditionedDraws | LowRankDraws | ConditionedFunctions | None:
@@ -139,7 +155,8 @@ class FittedNetwork:
             if isinstance(self.model, CoregionalisedGPRN):
                 made = ConditionedFunctions.of(self.model, self.guide, self.known)
             else:
-                made = condition_draws(self.model, self.guide, self.known, new_generator(self.seed))
+                generator = new_generator(self.seed)
+                made = condition_draws(self.model, self.guide, self.known, generator, coordinates=self.coordinates)
             self._kept["conditioned"] = kept = (state, made)
         return kept[1]
 
@@ -166,36 +183,30 @@ class FittedNetwork:
         :param deviation: if given, a tensor from :meth:`empty` that is filled with the standard deviation of the
             outputs, noise included.
         """
-        mean = self.empty(X)
         with self._threads(self.known.source.n_outputs):
-            for predictive, rows in self._by_block(X, scaled=deviation is not None):  # scales do not change the mean
-                if deviation is None:
-                    predictive.mean(out=mean[rows])
-                else:
-                    predictive.fill_mean_and_variance(mean[rows], deviation[rows])
-            if deviation is not None:
-                self.scaling.undo_spread(deviation.sqrt_())
-            return self.scaling.undo(mean)
+            return self._predicted(X, scaled=deviation is not None).mean(deviation)  # scales do not change the mean
 
     def quantiles(self, X: Tensor, probabilities: list[float]) -> Tensor:
         """Of each output with its noise, flat ``(p, N*, D)``, in Y's units and type."""
-        result = torch.stack([self.empty(X) for _ in probabilities])
         with self._threads(self.known.source.n_outputs):
-            for predictive, rows in self._by_block(X):
-                predictive.quantiles(probabilities, out=result[:, rows])
-        return self.scaling.undo(result)
+            return self._predicted(X).quantiles(probabilities)
 
     def sample(self, X: Tensor, n_draws: int, seed: int | None) -> Tensor:
         """Draws of the outputs with noise, joint over inputs and outputs, flat ``(n_draws, N*, D)``, in Y's units."""
         with self._threads(self.known.source.n_outputs):
-            return self.scaling.undo(self.predictive(X, new_generator(seed)).sample(n_draws).flatten(2))
+            together = [(self.predictive(X, new_generator(seed)), slice(None))]
+            return self._predicted(X, together).sample(n_draws)
 
     def log_density(self, X: Tensor, Y: Tensor) -> Tensor:
         """``log p(y*_nd | data)`` of flat outputs ``Y``, ``(N*, D)``, in their own units; NaN where ``Y`` is NaN."""
-        values = self.scaling.outputs(self._present_of(Y)).reshape(len(Y), *self.model.output_shape)
         with self._threads(self.known.source.n_outputs):
-            densities = [predictive.log_density(values[rows]).flatten(1) for predictive, rows in self._by_block(X)]
-        return torch.cat(densities) - self.scaling.y_scale.log()
+            return self._predicted(X).log_density(self._present_of(Y))
+
+    def _predicted(
+        self, X: Tensor, parts: Iterable[tuple[PosteriorPredictive, slice]] | None = None, *, scaled: bool = True
+    ) -> PredictedOutputs:
+        parts = self.by_block(X, scaled=scaled) if parts is None else parts
+        return PredictedOutputs(parts, self.scaling, (len(X), self.known.source.n_outputs), self.outputs.dtype)
 
     def correlation(self, X: Tensor, outputs: Outputs = None) -> Tensor:
         """The correlation between outputs at new inputs, ``(N*, b, b)``; NaN for outputs that were never observed."""
@@ -241,7 +252,7 @@ class FittedNetwork:
             settings["variance_type"] = self.outputs.dtype
         return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
 
-    def _by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
+    def by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
         conditioned = self.conditioned()
         n_held = N_DRAWS * len(self.model.X) if conditioned is None else conditioned.n_held
@@ -254,6 +265,14 @@ class FittedNetwork:
         """One torch thread for work with small matrices and so many outputs, or as many as there are."""
         is_small = len(self.model.X) < MANY_ROWS and n_outputs < MANY_OUTPUTS
         return one_torch_thread() if is_small else nullcontext()
+
+    def undo_at(self, values: Tensor, positions: Tensor) -> Tensor:
+        """The model's values ``(…, b)`` of the outputs at some positions, in the data's units."""
+        if not self.is_lazy:
+            return self.scaling.undo_at(values, positions)
+        source: Any = self.known.source
+        _, mean, scale = source.standard.apply(source.read_as_it_is(positions))
+        return values * scale + mean
 
     def empty(self, X: Tensor) -> Tensor:
         """An empty tensor for predictions at new inputs ``(N*, P)``, flat ``(N*, D)``, in Y's type."""

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-_LIBRARIES = {"Tensor": "torch", "Series": "pandas", "DataFrame": "pandas", "DataArray": "xarray"}
+_CLASSES = {"torch.Tensor", "pandas.Series", "pandas.DataFrame", "xarray.DataArray", "dask.Array", "zarr.Array"}
 
 
 def library_of(array: Any) -> str:
-    """``"torch"``, ``"pandas"`` or ``"xarray"`` for an array of theirs, otherwise ``"numpy"``.
+    """``"torch"``, ``"pandas"``, ``"xarray"``, ``"dask"`` or ``"zarr"`` for an array of theirs, otherwise ``"numpy"``.
 
     >>> library_of(np.ones(3)), library_of([1, 2])
     ('numpy', 'numpy')
     """
     for kind in type(array).__mro__:  # a subclass, such as a GeoDataFrame, is of its parent's library
-        library = _LIBRARIES.get(kind.__name__)
-        if library is not None and kind.__module__.partition(".")[0] == library:
+        library = kind.__module__.partition(".")[0]
+        if f"{library}.{kind.__name__}" in _CLASSES:
             return library
     return "numpy"
 
@@ -53,6 +53,18 @@ def filled(array: Any) -> Any:
     return numbers
 
 
+def is_lazy(array: Any) -> bool:
+    """True if an array is not in memory: one of dask or zarr, or one of xarray that holds such an array.
+
+    >>> is_lazy(np.ones(3))
+    False
+    """
+    library = library_of(array)
+    if library == "xarray":
+        return array.chunks is not None or not array.variable._in_memory
+    return library in ("dask", "zarr")
+
+
 def row_labels(array: Any) -> Any:
     """The labels of the rows, a pandas index, for an array of pandas or xarray; otherwise None.
 
@@ -81,7 +93,7 @@ def take_rows(array: Any, rows: np.ndarray) -> Any:
     library = library_of(array)
     if library == "pandas":
         return array.iloc[rows]
-    return array[rows] if library in ("torch", "xarray") else np.asarray(filled(array))[rows]
+    return array[rows] if library in ("torch", "xarray", "dask") else np.asarray(filled(array))[rows]
 
 
 def check_rows(X: Any, Y: Any) -> None:

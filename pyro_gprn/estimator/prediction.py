@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_gprn.estimator.containers import Template, check_rows, plain, read_inputs, read_outputs
+from pyro_gprn.estimator.containers import (
+    Template,
+    check_rows,
+    is_lazy,
+    plain,
+    read_inputs,
+    read_lazy_outputs,
+    read_outputs,
+)
+from pyro_gprn.estimator.fitted import FittedNetwork
+from pyro_gprn.estimator.lazy import log_density_lazily, predict_lazily, quantiles_lazily, sample_lazily
 from pyro_gprn.estimator.scaling import Scaling
+from pyro_gprn.outputs.extra import load
+from pyro_gprn.outputs.lazy import DaskOutputs
 from pyro_gprn.outputs.source import OutputSource
 from pyro_gprn.prediction.base import check_probabilities
 
@@ -84,6 +96,8 @@ class Predictions:
         if return_std and quantiles is not None:
             raise ValueError("predict gives either mean and standard deviation or quantiles: call it once for each")
         inputs = self._read_new(X)
+        if isinstance(self.fitted_.outputs, DaskOutputs):
+            return self._predict_lazily(inputs, X, return_std, quantiles)
         wrap = self.fitted_.template.wrap
         if quantiles is not None:
             return [wrap(each, X) for each in self.fitted_.quantiles(inputs, check_probabilities(quantiles))]
@@ -99,8 +113,10 @@ class Predictions:
         :param seed: the same seed gives the same draws. None takes the estimator's seed; if that is None too, every
             call gives other draws.
         """
-        inputs = self._read_new(X)
-        draws = self.fitted_.sample(inputs, n, self.seed if seed is None else seed)
+        inputs, seed = self._read_new(X), self.seed if seed is None else seed
+        if isinstance(self.fitted_.outputs, DaskOutputs):
+            return self.fitted_.template.wrap_lazy(sample_lazily(self._lazy_fit, inputs, n, seed), X, draws=True)
+        draws = self.fitted_.sample(inputs, n, seed)
         return self.fitted_.template.wrap(draws, X, draws=True)
 
     def log_predictive_density(self, X: Any, Y: Any) -> Any:
@@ -111,6 +127,9 @@ class Predictions:
         """
         check_rows(X, Y)
         inputs = self._read_new(X)
+        if isinstance(self.fitted_.outputs, DaskOutputs):
+            found = log_density_lazily(self._lazy_fit, inputs, self._read_new_lazy_outputs(Y, len(inputs)))
+            return self.fitted_.template.wrap_lazy(found, X, quantity="log_density")
         outputs = self._read_new_outputs(Y, len(inputs)).to(inputs)
         return self.fitted_.template.wrap(self.fitted_.log_density(inputs, outputs), X, quantity="log_density")
 
@@ -136,6 +155,18 @@ class Predictions:
             return 1.0 if errors == 0 else 0.0  # scikit-learn's convention for constant outputs
         return (1.0 - errors / spread).item()
 
+    def _predict_lazily(self, inputs: Tensor, X: Any, return_std: bool, quantiles: Sequence[float] | None) -> Any:
+        wrap = self.fitted_.template.wrap_lazy
+        if quantiles is not None:
+            probabilities = check_probabilities(quantiles)
+            return [wrap(each, X) for each in quantiles_lazily(self._lazy_fit, inputs, probabilities)]
+        mean, *deviation = predict_lazily(self._lazy_fit, inputs, with_deviation=return_std)
+        return (wrap(mean, X), wrap(deviation[0], X, quantity="std")) if return_std else wrap(mean, X)
+
+    @property
+    def _lazy_fit(self) -> FittedNetwork:
+        return cast(FittedNetwork, self.fitted_)  # no other record is made of outputs that are not in memory
+
     @property
     def output_names_(self) -> np.ndarray:
         """A name for each of the flattened outputs, ``(D,)``."""
@@ -147,6 +178,14 @@ class Predictions:
         read = read_inputs(X)
         validate_data(self, X if hasattr(X, "columns") else read, reset=False, skip_check_array=True)
         return self.fitted_.scaling.inputs(torch.from_numpy(read).to(self.fitted_.scaling.x_mean.device))
+
+    def _read_new_lazy_outputs(self, Y: Any, n_rows: int) -> Any:
+        """Outputs at new inputs as a dask array, ``(N*, …)``."""
+        array = read_lazy_outputs(Y) if is_lazy(Y) else load("dask.array").from_array(read_outputs(Y).numpy())
+        if array.shape != (n_rows, *self.fitted_.template.shape):
+            expected = (n_rows, *self.fitted_.template.shape)
+            raise ValueError(f"Y must have shape {expected} for these X; got {tuple(array.shape)}")
+        return array
 
     def _read_new_outputs(self, Y: Any, n_rows: int) -> Tensor:
         """Flat outputs at new inputs, ``(N*, D)``."""

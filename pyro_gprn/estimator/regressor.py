@@ -197,7 +197,9 @@ class GPRNRegressor(Estimator):
         inference = find_inference(self.inference)
         check_settings(self)
         with noticed_interrupts():
-            fitted = self._fit(X, Y, lambda data, seed: self._train(inference, data, seed, callback))
+            fitted = self._fit(
+                X, Y, lambda data, seed: self._train(inference, data, seed, callback), lazily=inference.is_collapsed
+            )
         self._set_fitted(fitted)
         return self
 
@@ -257,15 +259,15 @@ class GPRNRegressor(Estimator):
     def _wants_own_kernels(self) -> bool:
         return self.own_kernels != "auto" and bool(self.own_kernels)
 
-    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False) -> TrainingData:
+    def _read_data(self, X: Any, Y: Any, *, many_rows: bool = False, lazily: bool = False) -> TrainingData:
         if not hasattr(X, "__len__") or self._n_inducing(len(X)) is None:
-            return super()._read_data(X, Y)
+            return super()._read_data(X, Y, lazily=lazily)
         try:
             return super()._read_data(X, Y, many_rows=True)
         except TooManyPatternsError:
             if self.inducing != "auto" or len(X) > MOST_EXACT_WITH_HOLES:
                 raise
-            return super()._read_data(X, Y)
+            return super()._read_data(X, Y, lazily=lazily)
 
     def _set_fitted(self, fitted: FittedNetwork) -> None:
         """Sets the attributes that the class documents for after fitting."""
@@ -411,12 +413,14 @@ class GPRNRegressor(Estimator):
         """
         return self.fitted_.correlation(self._read_new(X), outputs).cpu().numpy()
 
-    def save(self, path: str | Path, *, with_data: bool = True) -> None:
+    def save(self, path: str | Path, *, with_data: bool | None = None) -> None:
         """Writes the fitted estimator to one file, which holds numbers and words but no code.
 
         :param path: the file; it is replaced if it exists.
         :param with_data: whether the training outputs go into the file. Predictions need them. If they are not in the
-            file, :meth:`load` must be given the same ``Y`` again, and checks that it is the same.
+            file, :meth:`load` must be given the same ``Y`` again, and checks that it is the same. None lets them go
+            into the file if they are in memory. Of outputs that are not in memory the file has their zarr store's place
+            and checksums of some chunks, by which :meth:`load` finds them and sees whether they are the same.
         """
         check_is_fitted(self)
         names = list(getattr(self, "feature_names_in_", []))
@@ -435,7 +439,7 @@ class GPRNRegressor(Estimator):
         """Reads a fitted estimator from a file. Its predictions are those of the one that was saved, to the bit.
 
         :param path: the file.
-        :param Y: the training outputs, if the file was saved without them.
+        :param Y: the training outputs, if the file was saved without them, or their store has moved.
         :param kernel_f: a kernel of the fitted one's class, if that is a class that a file cannot describe.
         :param kernel_w: likewise.
         :param device: the device to put it on; by default the one it was fitted on, or the CPU if that does not exist.

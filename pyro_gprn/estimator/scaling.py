@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_gprn.outputs.lazy import DaskOutputs
+from pyro_gprn.outputs.one_pass import OnePass, standardize_lazily
 from pyro_gprn.outputs.source import OutputSource
+from pyro_gprn.outputs.spreads import Spreads
 from pyro_gprn.outputs.standardize import OutputScale, StandardizedStatistics, standardize
 
 #: Up to this many outputs in one mode are scaled one by one by default.
@@ -32,7 +36,7 @@ class Scaling(NamedTuple):
 
     x_mean: Tensor  #: the mean of each input column, (P,)
     x_scale: Tensor  #: the scale of each input column, (P,)
-    y_mean: Tensor  #: the mean of each output, (D,), float64
+    y_mean: Tensor  #: the mean of each output, (D,), float64; (0,) of outputs beyond memory, whose chunks tell it
     y_scale: Tensor  #: one scale for all outputs, (), or one for each, (D,), float64
 
     def inputs(self, X: Tensor) -> Tensor:
@@ -78,8 +82,8 @@ def scale_inputs(X: Tensor, is_wanted: bool) -> tuple[Tensor, Tensor]:
 
 
 def scale_outputs(
-    source: OutputSource, wanted: Standardize, *, has_names: bool, many_rows: bool = False
-) -> StandardizedStatistics:
+    source: OutputSource, wanted: Standardize, *, has_names: bool, many_rows: bool = False, progress: bool = False
+) -> StandardizedStatistics | OnePass:
     """Standardises outputs, in one pass over Y; in two if what was taken for a field turns out to be none.
 
     :param source: reads the outputs as they are, ``(N, d_1, …, d_M)``.
@@ -88,33 +92,44 @@ def scale_outputs(
         ``"field"``, unless :func:`are_a_field` says that outputs in one mode are none.
     :param has_names: True if the outputs are the named columns of a table.
     :param many_rows: as for :func:`~pyro_gprn.outputs.standardize.standardize`.
+    :param progress: whether to show a progress bar for a pass over outputs that are not in memory.
 
     >>> from pyro_gprn.outputs.source import ArrayOutputs
     >>> scale_outputs(ArrayOutputs(torch.tensor([[1.0, 10.0], [3.0, 50.0]])), True, has_names=False).scale
     tensor([ 1., 20.], dtype=torch.float64)
     """
-    scale: OutputScale = None if isinstance(wanted, bool) else wanted
-    is_undecided = wanted is True and len(source.shape) == 2
-    if wanted is True:
-        scale = "outputs" if is_undecided and (has_names or source.n_outputs <= MOST_UNITS) else "field"
-    found = standardize(source, scale, centre=wanted is not False, many_rows=many_rows)
-    if is_undecided and scale == "field" and not are_a_field(found.spread):
+    scale, is_undecided = _first_scale(source, wanted, has_names)
+    if isinstance(source, DaskOutputs):
+        lazily = partial(standardize_lazily, source, progress=progress)
+        found = lazily(scale, centre=wanted is not False, needs_spreads=is_undecided)
+        return lazily("outputs") if is_undecided and not are_a_field(found.spreads) else found
+    known = standardize(source, scale, centre=wanted is not False, many_rows=many_rows)
+    if is_undecided and not are_a_field(Spreads.of(known.spread)):
         return standardize(source, "outputs", many_rows=many_rows)
-    return found
+    return known
 
 
-def are_a_field(spread: Tensor) -> bool:
-    """True if outputs of these standard deviations ``(D,)``, in their order, may be points of one field.
+def _first_scale(source: OutputSource, wanted: Standardize, has_names: bool) -> tuple[OutputScale, bool]:
+    """How outputs are scaled at first, and whether their spreads may still show that they are no field."""
+    if wanted is not True:
+        return (None if wanted is False else wanted), False
+    in_one_mode = len(source.shape) == 2
+    scale: OutputScale = "outputs" if in_one_mode and (has_names or source.n_outputs <= MOST_UNITS) else "field"
+    return scale, in_one_mode and scale == "field"
+
+
+def are_a_field(spreads: Spreads) -> bool:
+    """True if outputs of these standard deviations, in their order, may be points of one field.
 
     They are no field, but a table of columns in different units, if the largest spread is more than a thousand times
     the median one, or if neighbours' spreads differ by more than a factor of three on average. (Of the fields that we
     simulate the first is 86 at most, the second 1.6.)
 
-    >>> are_a_field(torch.linspace(0, 3, 200).sin()), are_a_field(torch.tensor([1.0, 1e4, 0.1, 1e3]))
+    >>> smooth, mixed = torch.linspace(0, 3, 200).sin(), torch.tensor([1.0, 1e4, 0.1, 1e3])
+    >>> are_a_field(Spreads.of(smooth)), are_a_field(Spreads.of(mixed))
     (True, False)
     """
-    varying = spread[spread > 1e-14 * spread.max()]
-    if len(varying) < 2:
+    if spreads.n_varying < 2:
         return True
-    uneven = 10 ** varying.log10().diff().abs().mean()
-    return bool(varying.max() <= MOST_DISPARATE * varying.median() and uneven <= MOST_UNEVEN)
+    uneven = 10**spreads.mean_step
+    return spreads.largest <= MOST_DISPARATE * spreads.median() and uneven <= MOST_UNEVEN

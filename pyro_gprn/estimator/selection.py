@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, learn_output_scales
+from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.collapsed.kernel_choice import KernelChoice
+from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -219,10 +220,7 @@ class Selection:
         guide = self._train(model, known, recipe, self._steps).guide
         settings: dict[str, Any] = {"generator": new_generator(self._seed)}
         if self._has_scales and isinstance(model, CollapsedGPRN):
-            scored = self._positions.to(self._X.device)
-            settings["output_scales"] = learn_output_scales(
-                model, guide, positions=scored, generator=new_generator(self._seed)
-            )
+            settings["output_scales"] = learn_scale_rule(model, guide, generator=new_generator(self._seed))
         asked = fold.scored(len(self._X), self._positions)
         rows = (asked[0] | asked[1]).any(1).nonzero().flatten()
         predictive = posterior_predictive(model, guide, self._X[rows.to(self._X.device)], known, **settings)

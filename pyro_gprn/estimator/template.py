@@ -38,7 +38,7 @@ class Coordinate(NamedTuple):
 class Template:
     """The kind, type, shape and names of the training outputs, which predictions have too.
 
-    :param library: the library of the array: ``"numpy"``, ``"torch"``, ``"pandas"`` or ``"xarray"``.
+    :param library: the library of the array: ``"numpy"``, ``"torch"``, ``"pandas"``, ``"xarray"`` or ``"dask"``.
     :param shape: the shape of one row as it came; ``()`` if Y was a vector.
     :param dtype: the type of the predictions, as NumPy writes it.
     :param names: for pandas the columns, or the one name of a series; for xarray the dimensions, the rows' first.
@@ -68,11 +68,11 @@ class Template:
     present: Tensor | None = None
 
     @classmethod
-    def of(cls, Y: Any, outputs: Tensor, present: Tensor | None = None) -> Template:
+    def of(cls, Y: Any, outputs: Any, present: Tensor | None = None) -> Template:
         """The template of some outputs.
 
         :param Y: the outputs as they came.
-        :param outputs: ``Y`` as :func:`~pyro_gprn.estimator.containers.read_outputs` reads it.
+        :param outputs: ``Y`` as :func:`~pyro_gprn.estimator.containers.read_outputs` or ``read_lazy_outputs`` reads it.
         :param present: positions of the outputs that are predicted, or None for all.
         """
         library = library_of(Y)
@@ -87,6 +87,8 @@ class Template:
                 if Y.dims[0] not in each.dims and name not in levels
             }
             return cls(library, shape, dtype, list(Y.dims), labels, Y.name, dict(Y.attrs), levels, present)
+        if library == "zarr":
+            library = "dask"  # which zarr is read and written by
         return cls(library, shape, dtype, present=present)
 
     @property
@@ -125,6 +127,11 @@ class Template:
             return self._xarray(array, X, draws, quantity)
         return array
 
+    def wrap_lazy(self, array: Any, X: Any, draws: bool = False, quantity: Quantity = "value") -> Any:
+        """Predictions that are a dask array ``(N*, …)`` or ``(n, N*, …)`` of all outputs, as :meth:`wrap` would."""
+        array = array.reshape(*array.shape[: 2 if draws else 1], *self.shape)
+        return self._xarray(array, X, draws, quantity) if self.library == "xarray" else array
+
     def _complete(self, values: Tensor) -> Tensor:
         """All outputs ``(…, D)``, with NaN for those that are not predicted."""
         if self.present is None:
@@ -141,7 +148,7 @@ class Template:
             return pd.Series(array, index=index, name=self.names[0])
         return pd.DataFrame(array, index=index, columns=self.names)
 
-    def _xarray(self, array: np.ndarray, X: Any, draws: bool, quantity: Quantity) -> Any:
+    def _xarray(self, array: Any, X: Any, draws: bool, quantity: Quantity) -> Any:
         import xarray as xr
 
         name = self.name if self.name is None or quantity == "value" else f"{self.name}_{quantity}"
@@ -195,7 +202,7 @@ class Template:
     def rebuild(cls, description: Mapping[str, Any]) -> Template:
         """The template that :meth:`describe` described, also in a file of the first version, without attributes."""
         library, dtype = description["library"], description["dtype"]
-        if library not in ("numpy", "torch", "pandas", "xarray") or dtype not in ("float32", "float64"):
+        if library not in ("numpy", "torch", "pandas", "xarray", "dask") or dtype not in ("float32", "float64"):
             raise ValueError(f"its outputs are of library {library!r} and type {dtype!r}, which are not known")
         if "columns" in description:
             names = rebuild_index(description["columns"])

@@ -188,7 +188,7 @@ class Fold(NamedTuple):
         """The fold of some training rows and some test rows."""
         known, asked = take_rows(Y, training), take_rows(Y, test)
         outputs = read_outputs(known)
-        found = scale_outputs(
+        found: Any = scale_outputs(
             ArrayOutputs(outputs[:, None] if outputs.dim() == 1 else outputs),
             True,
             has_names=library_of(Y) == "pandas",

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.outputs.gram import OutputStatistics, infinite_outputs
-from pyro_gprn.outputs.patterns import Patterns
+from pyro_gprn.outputs.patterns import Patterns, SeenPatterns
 from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
 from pyro_gprn.pyro_state import new_generator, white_noise
 
@@ -79,7 +79,7 @@ class CompressedStatistics(OutputStatistics):
         if scattered:
             raise ValueError("outputs of very many rows are taken by patterns of holes; got scattered=True")
         source = as_source(outputs)
-        patterns, squares = Patterns(source.n_rows, source.device), _SquaresByPattern(source)
+        patterns, squares = SeenPatterns(source.n_rows, source.device), _SquaresByPattern(source)
         for _, chunk in source.chunks(CHUNK_BYTES):
             values = chunk.to(torch.float64)
             squares.add(values, patterns.add(values))
@@ -188,10 +188,12 @@ def _check_patterns(n_patterns: int) -> None:
         )
 
 
-def _columns(source: OutputSource, pattern_of: Tensor | None, n_patterns: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _columns(
+    source: OutputSource, pattern_of: Patterns | None, n_patterns: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """The columns that stand for all outputs, the pattern of each, and V; None if the columns are the outputs."""
     of_output = torch.zeros(source.n_outputs, dtype=torch.long, device=source.device)
-    of_output = of_output if pattern_of is None else pattern_of
+    of_output = of_output if pattern_of is None else pattern_of[:]
     if source.n_outputs <= MOST_COLUMNS:
         return _read(source, slice(None)), of_output, None
     parts = [_leading(source, (of_output == pattern).nonzero().flatten()) for pattern in range(n_patterns)]

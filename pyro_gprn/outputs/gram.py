@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs, as_source
+from pyro_gprn.outputs.patterns import Patterns, PatternsByReading
+from pyro_gprn.outputs.source import OutputSource, OutputValuesError, RowsOfOutputs, as_source
 
 #: Outputs themselves are used in place of their Gram matrix if they are so many times fewer than rows.
 FEW = 4
@@ -33,7 +34,8 @@ class OutputStatistics(ABC):
     :param source: reads the outputs ``Y``, ``(N, d_1, …, d_M)``, NaN where one is missing.
     :param observed: the rows in which each of the ``g`` patterns is observed, ``(g, N)``, boolean.
     :param counts: how many outputs have each pattern, ``(g,)``, in float64.
-    :param pattern_of: the pattern of each output, ``(D,)``; None if there is only one pattern.
+    :param pattern_of: the pattern of each output, ``(D,)``, or what finds it by reading the output; None if there is
+        only one pattern.
     :param is_by_output: True if every output is a group of its own, in place of all that have the same pattern.
 
     >>> OutputStatistics.of(torch.ones(2, 10, 10)).gram
@@ -51,7 +53,7 @@ class OutputStatistics(ABC):
     source: OutputSource
     observed: Tensor
     counts: Tensor
-    pattern_of: Tensor | None
+    pattern_of: Patterns | None
     is_by_output: bool = field(default=False, kw_only=True)
 
     @staticmethod
@@ -150,7 +152,7 @@ class OutputStatistics(ABC):
         """Positions, among the flattened outputs, of those that are missing in every row."""
         if self.pattern_of is None:
             return torch.arange(self.source.n_outputs if not self.observed.any() else 0, device="cpu")
-        return (~self.observed.any(1))[self.pattern_of].nonzero().flatten()
+        return (~self.observed.any(1))[self.pattern_of[:]].nonzero().flatten()
 
     def patterns_at(self, positions: slice | Tensor) -> Tensor:
         """The patterns of the outputs at some positions among the flattened outputs, ``(b,)``."""
@@ -179,11 +181,16 @@ class OutputStatistics(ABC):
     def rescaled(self, scale: Tensor, source: OutputSource) -> OutputStatistics:
         """The statistics of the outputs divided by one number, ``scale``; ``source`` reads the divided outputs."""
 
-    def _pattern_of_seen(self) -> tuple[Tensor, Tensor | None]:
-        """Which patterns have an observation, ``(g,)``, and ``pattern_of`` counted among those and their outputs."""
+    def _pattern_of_seen(self, source: OutputSource) -> tuple[Tensor, Patterns | None]:
+        """Which patterns have an observation, ``(g,)``, and ``pattern_of`` counted among those and their outputs.
+
+        :param source: reads the outputs that have an observation.
+        """
         seen = self.observed.any(1)
         if self.pattern_of is None or seen.sum() <= 1:
             return seen, None
+        if isinstance(self.pattern_of, PatternsByReading):
+            return seen, PatternsByReading(source, self.observed[seen])
         return seen, (seen.cumsum(0) - 1)[self.pattern_of[seen[self.pattern_of]]]
 
 
@@ -239,11 +246,15 @@ class GroupedStatistics(OutputStatistics):
         observed, merged = self.observed[:, rows].unique(dim=0, return_inverse=True)  # some differed in other rows only
         counts = torch.zeros_like(self.counts[: len(observed)]).index_add(0, merged, self.counts)
         grams = torch.zeros_like(grams[: len(observed)]).index_add(0, merged, grams)
-        pattern_of = merged[self.pattern_of] if self.pattern_of is not None and len(observed) > 1 else None
+        pattern_of: Patterns | None = None
+        if isinstance(self.pattern_of, PatternsByReading):
+            pattern_of = PatternsByReading(source, observed) if len(observed) > 1 else None
+        elif self.pattern_of is not None and len(observed) > 1:
+            pattern_of = merged[self.pattern_of]
         return GroupedStatistics(source, observed, counts, pattern_of, grams)
 
     def without_empty(self, source: OutputSource) -> GroupedStatistics:
-        seen, pattern_of = self._pattern_of_seen()
+        seen, pattern_of = self._pattern_of_seen(source)
         return GroupedStatistics(
             source,
             self.observed[seen],
@@ -298,9 +309,9 @@ class StatisticsMemory:
         return self._last
 
 
-def infinite_outputs() -> ValueError:
+def infinite_outputs() -> OutputValuesError:
     """The error for outputs that are not finite. It begins as scikit-learn's error does."""
-    return ValueError(
+    return OutputValuesError(
         "Input Y contains infinity or a value too large for dtype('float64'). Y holds inf, or numbers too large to"
         " square; a missing output is NaN, and all others must be finite"
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import Holes, holes_of
+from pyro_gprn.outputs.patterns import PatternsByReading
 from pyro_gprn.outputs.source import OutputSource, RowsOfOutputs
 
 #: Columns are taken together as long as one array over them holds at most this many numbers: what a cache has room for.
@@ -84,13 +85,15 @@ class ScatteredStatistics(OutputStatistics):
         is_whole, is_empty = observed.all(1)[self.pattern_of_column], (~observed.any(1))[self.pattern_of_column]
         complete = complete + columns[is_whole].mT @ columns[is_whole]
         kept = ~(is_whole | is_empty)
-        pattern_of_column = self.pattern_of_column[kept]
+        pattern_of, pattern_of_column = self.pattern_of, self.pattern_of_column[kept]
+        if isinstance(pattern_of, PatternsByReading):
+            pattern_of = PatternsByReading(source, observed)
         return ScatteredStatistics(
-            source, observed, self.counts, self.pattern_of, complete, columns[kept], pattern_of_column
+            source, observed, self.counts, pattern_of, complete, columns[kept], pattern_of_column
         )
 
     def without_empty(self, source: OutputSource) -> ScatteredStatistics:
-        seen, pattern_of = self._pattern_of_seen()
+        seen, pattern_of = self._pattern_of_seen(source)
         of_column = (seen.cumsum(0) - 1)[self.pattern_of_column]
         return ScatteredStatistics(
             source, self.observed[seen], self.counts[seen], pattern_of, self.complete, self.columns, of_column

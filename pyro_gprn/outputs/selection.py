@@ -109,6 +109,15 @@ def evenly_spread(output_shape: Sequence[int], n: int) -> tuple[list[int], ...]:
     return tuple(places.round().long().unique().tolist() for places in spread)
 
 
+def spread_positions(n_outputs: int, n: int) -> Tensor:
+    """Positions of at most ``n`` of the flattened outputs, evenly spread, ascending.
+
+    >>> spread_positions(100, 4)
+    tensor([ 0, 33, 66, 99])
+    """
+    return torch.linspace(0, n_outputs - 1, min(n_outputs, n), device="cpu", dtype=torch.float64).round().long()
+
+
 def _index(choice: ModeChoice, size: int) -> Tensor:
     """The selection within one mode as a vector of indices."""
     if isinstance(choice, slice):

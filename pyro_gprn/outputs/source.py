@@ -28,6 +28,10 @@ SAMPLE_SIZE = 1024
 _DIGEST_WIDTH = 2**14
 
 
+class OutputValuesError(ValueError):
+    """Outputs cannot be used because of the values that they have."""
+
+
 class OutputSource(ABC):
     """Outputs of N rows that are read a block at a time.
 
@@ -101,7 +105,7 @@ class ArrayOutputs(OutputSource):
     """
 
     def __init__(self, array: Any) -> None:
-        dtype = array.dtype if isinstance(array, Tensor) else _torch_dtype(array.dtype)
+        dtype = array.dtype if isinstance(array, Tensor) else torch_dtype(array.dtype)
         device = array.device if isinstance(array, Tensor) else torch.device("cpu")
         super().__init__(Size(array.shape), dtype, device)
         self.array = array
@@ -306,7 +310,8 @@ def _runs(positions: list[int]) -> Iterator[slice]:
     yield slice(start, previous + 1)
 
 
-def _torch_dtype(dtype: Any) -> torch.dtype:
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """The torch type of a NumPy type."""
     return torch.from_numpy(np.empty(0, dtype=np.dtype(dtype).newbyteorder("="))).dtype
 
 

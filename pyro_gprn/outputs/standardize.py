@@ -52,7 +52,7 @@ def standardize(
     sums = None if many_rows else GramSums(source.n_rows, source.device)
     parts = []
     for _, chunk in source.chunks(CHUNK_BYTES if many_rows else None):
-        part, values = _standardize_chunk(chunk, scale, centre)
+        part, values = standardize_chunk(chunk, scale, centre)
         parts.append(part)
         if sums is not None:
             sums.add(values)
@@ -60,23 +60,35 @@ def standardize(
     return _leave_out_empty(source, sums, mean, spread, counts, _one_scale(scale, mean, spread, counts, scales, source))
 
 
-def _standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
+def standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
     """Mean, spread, number of observations and scale of the outputs of a chunk, and the chunk standardised by them."""
-    # Row by row in memory, however Y is stored: then results are the same to the bit.
-    values = torch.empty(chunk.shape, dtype=torch.float64, device=chunk.device).copy_(chunk)
-    totals, counts, add_up = values.sum(0), torch.full_like(values[0], float(len(values))), torch.sum
-    if not totals.isfinite().all():
-        if values.isinf().any():
-            raise infinite_outputs()
-        totals, counts, add_up = values.nansum(0), values.isnan().logical_not_().sum(0).double(), torch.nansum
-    mean = totals / counts.clamp(min=1.0) if centre else torch.zeros_like(totals)
-    values -= mean
+    values, mean, counts = centre_chunk(chunk, centre)
+    add_up = torch.sum if (counts == len(values)).all() else torch.nansum
     spread = (add_up(values.square(), 0) / counts.clamp(min=1.0)).sqrt()
     scales = torch.ones_like(mean)
     if scale == "outputs":
-        scales = _usable(spread, mean, chunk.dtype)
+        scales = usable_scale(spread, mean, chunk.dtype)
         values /= scales
     return (mean, spread, counts, scales), values
+
+
+def centre_chunk(chunk: Tensor, centre: bool, out: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """A chunk ``(N, b)`` less the means of its outputs, in float64, with these means and the numbers of observations.
+
+    :param centre: False takes all means for zero.
+    :param out: a tensor ``(N, b)`` of float64 to be filled in place of a new one.
+    """
+    # Row by row in memory, however Y is stored: then results are the same to the bit.
+    values = torch.empty(chunk.shape, dtype=torch.float64, device=chunk.device) if out is None else out
+    values.copy_(chunk)
+    totals, counts = values.sum(0), torch.full_like(values[0], float(len(values)))
+    if not totals.isfinite().all():
+        if values.isinf().any():
+            raise infinite_outputs()
+        totals, counts = values.nansum(0), values.isnan().logical_not_().sum(0).double()
+    mean = totals / counts.clamp(min=1.0) if centre else torch.zeros_like(totals)
+    values -= mean
+    return values, mean, counts
 
 
 def _one_scale(
@@ -88,10 +100,10 @@ def _one_scale(
     if scale is None:
         return torch.ones((), dtype=torch.float64, device=source.device)
     root_mean_square = ((spread.square() * counts).sum() / counts.sum()).sqrt()
-    return _usable(root_mean_square, mean.abs().max(), source.dtype)
+    return usable_scale(root_mean_square, mean.abs().max(), source.dtype)
 
 
-def _usable(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
+def usable_scale(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
     """The scales, with 1 for outputs that are constant up to the rounding of their type."""
     rounding = 4.0 * torch.finfo(dtype).eps * (mean.abs() + scale)
     return torch.where(scale > rounding, scale, 1.0)

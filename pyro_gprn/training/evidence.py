@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pyro_gprn.algebra.linalg import NotPositiveDefiniteError, quiet_jitter
+from pyro_gprn.pyro_state import few_threads
 from pyro_gprn.training.interruption import Interruption
 from pyro_gprn.training.ranges import Ranges
-from pyro_gprn.training.threads import few_threads
 
 #: Called after each evaluation with the log evidence.
 Watch = Callable[[float], None]

@@ -15,12 +15,11 @@ from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.kernels import kernel_words
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.pyro_state import new_generator
+from pyro_gprn.pyro_state import few_threads, new_generator
 from pyro_gprn.training.checkpoint import Checkpoint, digest
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback, Trainee
 from pyro_gprn.training.restarts import Restarts
-from pyro_gprn.training.threads import few_threads
 
 
 @dataclass(frozen=True)
