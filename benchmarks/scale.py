@@ -2,9 +2,10 @@
 
     python benchmarks/scale.py [--results scale.jsonl] [--most 1e8] [--folder .] [--picture docs/scale.png]
 
-Every row is a ratio that was measured in one run: a fit and the mean of a slice of outputs at 8 new inputs, over one
-bare pass over Y (its sum) by the same dask graph. Outputs are made by the graph, chunk by chunk, and never stored. "Of
-the pass" leaves the training out, which is the same for any D: it is the time of the same fit to 1,000 outputs.
+Every row has ratios that were measured in one run: a fit and the mean of a slice of outputs at 8 new inputs, over two
+passes over Y by the same dask graph, one that only reads (its sum) and one that makes the bare Y Yᵀ. Outputs are made
+by the graph, chunk by chunk, and never stored. The ratios leave the training out, which is the same for any D: it is
+the time of the same fit to 1,000 outputs.
 Methods that hold Y in memory have it made first, outside of what is timed; their bare pass is that over the array.
 Other methods stop at the number of outputs that they can still do within about a minute. A row that is in the file of
 results is not measured again. The last lines print the table, and the picture is drawn from the same file.
@@ -22,13 +23,14 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 
-from pyro_gprn import GPRNRegressor
+from pyro_gprn import GPRN, ClosedFormELBO, GPRNRegressor, KroneckerGuide, posterior_predictive
 from pyro_gprn.baselines import HOGP, ReducedGP
 from pyro_gprn.experiments.grid import run_missing
 from pyro_gprn.experiments.reproduction.memory import forget_peak, peak_memory
 from pyro_gprn.experiments.results import read
-from pyro_gprn.outputs.lazy import DaskOutputs
+from pyro_gprn.outputs.lazy import Chunk, DaskOutputs
 
 #: Numbers in a chunk of generated outputs: 64 MB of float32.
 CHUNK_NUMBERS = 2**24
@@ -38,8 +40,8 @@ SLICE, N_NEW = 10_000, 8
 FEW = 1000
 #: Steps of every fit: the ratio is about reading Y, and of training all methods get as much.
 STEPS = 100
-#: The collapsed network, its outputs in a file on a disk, which is read in place of made.
-FROM_DISK = "collapsed, from a file"
+#: The collapsed network, its outputs in a store on a disk, which is read in place of made.
+FROM_DISK = "collapsed, from a store"
 #: The most outputs that a method is given: it holds Y in memory, or its step grows with D.
 MOST = {"kronecker": 10**6, "mean-field": 10**6, "mixture": 10**6, "full mean": 10**4, "PCA-GP": 10**6, "HOGP": 10**4}
 
@@ -92,12 +94,10 @@ def generated(n_outputs: int, n_rows: int) -> Any:
 
 
 def from_disk(Y: Any, path: Path) -> Any:
-    """The outputs written to a file, and mapped into memory chunk by chunk as they are read."""
+    """The outputs written to a zarr store, in the chunks that they have, and read from there."""
     if not path.exists():
-        mapped = np.lib.format.open_memmap(path, "w+", Y.dtype, Y.shape)
-        da.store(Y, mapped, lock=True)
-        mapped.flush()
-    return da.from_array(np.load(path, mmap_mode="r"), chunks=Y.chunks, name=str(path))
+        Y.to_zarr(path, zarr_array_kwargs={"compressors": None})
+    return da.from_zarr(path)
 
 
 def estimator(row: Row) -> Any:
@@ -121,10 +121,6 @@ class FullMean:
         self._n_latents = n_latents
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> FullMean:
-        import torch
-
-        from pyro_gprn import GPRN, ClosedFormELBO, KroneckerGuide
-
         self.model = GPRN(torch.from_numpy(X), Y.shape[1], self._n_latents)
         self.guide = KroneckerGuide(self.model, mean="full", output_factors="isotropic")
         loss, outputs = ClosedFormELBO()(self.model, self.guide), torch.from_numpy(Y)
@@ -136,10 +132,6 @@ class FullMean:
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        import torch
-
-        from pyro_gprn import posterior_predictive
-
         return posterior_predictive(self.model, self.guide, torch.from_numpy(X)).mean().detach().numpy()
 
 
@@ -149,9 +141,20 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def bare_pass(Y: Any) -> None:
-    """The sum of Y, by the graph that a fit has."""
+def read_all(Y: Any) -> None:
+    """The sum of Y, by the graph that a fit has: a pass that does nothing but read."""
     DaskOutputs(Y).total(lambda block, chunk: block.sum(dtype=np.float64), sum)
+
+
+def gram_of(block: np.ndarray, chunk: Chunk) -> np.ndarray:
+    """``Y Yᵀ`` of a chunk in float64, in pieces that a cache holds."""
+    pieces = (block[:, start : start + 8192].astype(np.float64) for start in range(0, block.shape[1], 8192))
+    return sum((torch.from_numpy(piece) @ torch.from_numpy(piece).mT).numpy() for piece in pieces)
+
+
+def bare_pass(Y: Any) -> None:
+    """``Y Yᵀ``, by the graph that a fit has: what a fit needs at the least."""
+    DaskOutputs(Y).total(gram_of, sum)
 
 
 def fit_and_predict(row: Row, Y: Any) -> None:
@@ -165,38 +168,38 @@ def measure(row: Row, folder: Path | None = None) -> dict[str, Any]:
     few = generated(min(FEW, row.n_outputs), row.n_rows)
     Y = generated(row.n_outputs, row.n_rows)
     if row.method == FROM_DISK and folder is not None:
-        Y = from_disk(Y, folder / f"{row.n_outputs}.npy")
+        Y = from_disk(Y, folder / f"{row.n_outputs}.zarr")
     elif row.method != "collapsed":
         few, Y = few.compute(), Y.compute()
     fit_and_predict(row, few)  # imports, and memory that torch takes once
     in_dask = da.from_array(Y) if isinstance(Y, np.ndarray) else Y
-    of_pass, of_training = seconds(lambda: bare_pass(in_dask)), seconds(lambda: fit_and_predict(row, few))
+    result: dict[str, Any] = {"read": seconds(lambda: read_all(in_dask)), "pass": seconds(lambda: bare_pass(in_dask))}
+    result["training"] = seconds(lambda: fit_and_predict(row, few))
     forget_peak()
-    of_everything = seconds(lambda: fit_and_predict(row, Y))
-    return {"pass": of_pass, "training": of_training, "seconds": of_everything, "memory": peak_memory()}
+    return result | {"seconds": seconds(lambda: fit_and_predict(row, Y)), "memory": peak_memory()}
 
 
-def of_the_pass(result: dict[str, Any]) -> float:
-    """What a fit and a prediction take beyond the training, in bare passes."""
-    return max(0.0, result["seconds"] - result["training"]) / result["pass"]
+def beyond_training(result: dict[str, Any], what: str) -> float:
+    """What a fit and a prediction take beyond the training, in passes that read or make ``Y Yᵀ``."""
+    return max(0.0, result["seconds"] - result["training"]) / result[what]
 
 
 def table(results: dict[Row, dict[str, Any]], wanted: list[Row]) -> str:
-    lines = [
-        "| method | D | N | K | bare pass | training | fit and predict | of the pass | peak memory |",
-        "| --- " * 9 + "|",
-    ]
+    head = "| method | D | N | K | reading | Y Yᵀ | training | fit and predict | of reading | of Y Yᵀ | peak memory |"
+    lines = [head, "| --- " * 11 + "|"]
     for row in wanted:
         result = results.get(row)
         if result is None:
             continue
         start = f"| {row.method} | {row.n_outputs:,} | {row.n_rows} | {row.n_latents} |"
         if "error" in result:
-            lines.append(f"{start} {result['error'][:60]} | | | | |")
+            lines.append(f"{start} {result['error'][:60]} | | | | | | |")
             continue
-        ratio = f"{of_the_pass(result):.2f}" if row.n_outputs >= 10**6 else ""  # the rest is noise of the training
-        times = " | ".join(f"{result[name]:.2f} s" for name in ("pass", "training", "seconds"))
-        lines.append(f"{start} {times} | {ratio} | {result['memory']:,.0f} MB |")
+        ratios = ["", ""]  # of few outputs they would be noise of the training
+        if row.n_outputs >= 10**6:
+            ratios = [f"{beyond_training(result, what):.2f}" for what in ("read", "pass")]
+        times = [f"{result[name]:.2f} s" for name in ("read", "pass", "training", "seconds")]
+        lines.append(" | ".join([start.removesuffix(" |"), *times, *ratios, f"{result['memory']:,.0f} MB |"]))
     return "\n".join(lines)
 
 
@@ -219,7 +222,7 @@ def draw(results: dict[Row, dict[str, Any]], path: Path) -> None:
             panel.plot(*zip(*of_method, strict=True), marker=".", label=method)
         panel.set(xscale="log", yscale="log", xlabel="outputs D", ylabel=label)
     passes = sorted((row.n_outputs, result["pass"]) for row, result in usual.items() if row.method == "collapsed")
-    panels[0].plot(*zip(*passes, strict=True), "k:", label="bare pass over Y")
+    panels[0].plot(*zip(*passes, strict=True), "k:", label="bare pass, Y Yᵀ")
     size = [D for D, _ in passes]
     panels[1].plot(size, [4 * 64 * D / 2**20 for D in size], "k:", label="Y itself")
     panels[1].set_ylim(100, None)
@@ -239,7 +242,7 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=1e8, help="the most outputs")
     parser.add_argument("--only", help="rows of this method only")
     parser.add_argument("--largest", action="store_true", help="the row with the most outputs only")
-    parser.add_argument("--folder", type=Path, help="also a row whose outputs lie in a file here (4 N D bytes)")
+    parser.add_argument("--folder", type=Path, help="also a row whose outputs lie in a store here (4 N D bytes)")
     parser.add_argument("--picture", type=Path, help="draws a picture of the results into this file")
     options = parser.parse_args()
     wanted = rows(round(options.most), with_disk=options.folder is not None)
