@@ -12,7 +12,7 @@ them here. A missing output of a training row is predicted from the row's own fu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -163,59 +163,74 @@ class CoregionalisedPredictive(PosteriorPredictive):
         super().__init__(model, X_new, generator)
         if conditioned is None:
             conditioned = ConditionedFunctions.of(model, guide, model.statistics(Y))
-        self._scales, self._w = output_scales, conditioned.w
-        self._noise_variance = model.at_centre(lambda: model.noise_y.square()).detach()
+        self._scales = output_scales
+        noise = model.at_centre(lambda: model.noise_y.square()).detach()
         with torch.set_grad_enabled(self.X_new.requires_grad):
-            self._functions = conditioned.at(self.X_new)
+            self._gaussian = OneGaussian(conditioned.at(self.X_new), noise, output_scales, generator)
 
     def _mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._functions.mean @ self._w[:, chosen.positions(block)]
+        return self._gaussian.mean(chosen, block)[0]
 
     def _variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._unscaled_variance(chosen, block) * self._squares(chosen, block)
-
-    def _unscaled_variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        w = self._w[:, chosen.positions(block)]
-        return torch.einsum("kd,mkj,jd->md", w, self._functions.covariance(), w).clamp(min=0.0)
+        return self._gaussian.variance(chosen, block)[0] * self._squares(chosen, block)
 
     def _squares(self, chosen: OutputSelection, block: slice) -> Tensor | float:
         return 1.0 if self._scales is None else self._scales.at(chosen.positions(block)).variance()
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
-        return self._noise_variance[chosen.positions(slice(None))] * self._squares(chosen, slice(None))
+        return self._gaussian.noise(chosen).flatten() * self._squares(chosen, slice(None))
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
-        return _OneGaussian(self, 1 if n_draws is None else n_draws)
+        return self._gaussian.repeated(1 if n_draws is None else n_draws)
 
     def _numbers_per_output(self) -> tuple[int, int]:
-        return self._functions.mean.numel(), self._functions.mean.numel()
+        return self._gaussian.functions.mean.numel(), self._gaussian.functions.mean.numel()
 
 
-class _OneGaussian(Components):
-    """The same Gaussian ``n`` times, so that as many draws can be taken from it."""
+@dataclass(frozen=True)
+class OneGaussian(Components):
+    """The Gaussian of the outputs at new inputs as a mixture: the same one ``n_components`` times.
 
-    def __init__(self, predictive: CoregionalisedPredictive, n: int) -> None:
-        self._predictive, self.n_components = predictive, n
+    :param functions: at the new inputs.
+    :param noise_variance: ``σ_d²``, ``(D,)``.
+    :param output_scales: of the outputs, if they have such.
+    :param generator: of random numbers.
+    :param n_components: as many as draws are to be taken.
+    """
+
+    functions: FunctionsAtNewInputs
+    noise_variance: Tensor
+    output_scales: OutputScales | None
+    generator: torch.Generator | None
+    n_components: int = 1
+
+    def repeated(self, n: int) -> OneGaussian:
+        """The same Gaussian so many times."""
+        return replace(self, n_components=n)
+
+    def _weights(self, chosen: OutputSelection, block: slice) -> Tensor:
+        return self.functions.given.w[:, chosen.positions(block)]
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._predictive._mean(chosen, block).expand(self.n_components, -1, -1)
+        return (self.functions.mean @ self._weights(chosen, block)).expand(self.n_components, -1, -1)
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._predictive._unscaled_variance(chosen, block).expand(self.n_components, -1, -1)
+        w = self._weights(chosen, block)
+        variance = torch.einsum("kd,mkj,jd->md", w, self.functions.covariance(), w).clamp(min=0.0)
+        return variance.expand(self.n_components, -1, -1)
 
     def noise(self, chosen: OutputSelection) -> Tensor:
-        return self._predictive._noise_variance[chosen.positions(slice(None))].reshape(1, 1, -1)
+        return self.noise_variance[chosen.positions(slice(None))].reshape(1, 1, -1)
 
     def scales(self, chosen: OutputSelection, block: slice) -> OutputScales | None:
-        if self._predictive._scales is None:
+        if self.output_scales is None:
             return None
-        scales = self._predictive._scales.at(chosen.positions(block))
+        scales = self.output_scales.at(chosen.positions(block))
         return scales._replace(degrees=scales.degrees[None, None], squares=scales.squares[None, None])
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
-        n = len(range(self.n_components)[components])
-        drawn = self._predictive._functions.draw(n, self._predictive._generator)
-        return drawn @ self._predictive._w[:, chosen.positions(slice(None))]
+        drawn = self.functions.draw(len(range(self.n_components)[components]), self.generator)
+        return drawn @ self._weights(chosen, slice(None))
 
 
 posterior_predictive.register(CoregionalisedGPRN, CoregionalisedPredictive)

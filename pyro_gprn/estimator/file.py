@@ -123,7 +123,8 @@ def _rebuild_fit(
     where = torch.device(settings["device"] or "cpu")
     made = {name: _rebuild(tree["kernels"][name], kernels[name], name, path) for name in _KERNELS}
     # Files that do not name it have the inference that was asked for; folds may have found another better.
-    inference, state = find_inference(tree.get("inference", settings["inference"])), tree["model"]
+    asked_for = find_inference(settings["inference"]).name
+    inference, state = find_inference(tree.get("inference", asked_for)), tree["model"]
     scaling = Scaling(*(part.to(where) for part in Scaling(**tree["scaling"])))
     output_shape, present = tuple(tree["output_shape"]), tree.get("present")
     coordinates: WhiteCoordinates | None = None
