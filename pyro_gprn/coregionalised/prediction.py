@@ -200,7 +200,7 @@ class OneGaussian(Components):
 
     functions: FunctionsAtNewInputs
     noise_variance: Tensor
-    output_scales: OutputScales | None
+    output_scales: Scales | None
     generator: torch.Generator | None
     n_components: int = 1
 
