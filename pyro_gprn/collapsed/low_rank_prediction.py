@@ -22,8 +22,8 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.conditioned import mirrored_noise
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
-from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.low_rank import OutputsGivenInducing, features
+from pyro_gprn.collapsed.low_rank_draws import at_mean, low_rank_covariances
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.prediction import ChosenComponents, choose_draws
 from pyro_gprn.outputs.compressed import CompressedStatistics
@@ -151,19 +151,6 @@ def low_rank_statistics(model: CollapsedGPRN, Y: Any = None) -> CompressedStatis
     known = model.statistics(Y)
     assert isinstance(known, CompressedStatistics)
     return known
-
-
-def low_rank_covariances(model: CollapsedGPRN) -> LowRankCovariances:
-    """The covariances of a model with inducing inputs."""
-    covariances = model.covariances()
-    assert isinstance(covariances, LowRankCovariances)
-    return covariances
-
-
-def at_mean(draws: PosteriorDraws, known: CompressedStatistics) -> OutputsGivenInducing:
-    """The outputs given the mean of some draws of the functions, at the centre of the hyperparameters' posterior."""
-    covariances = draws.model.at_centre(lambda: low_rank_covariances(draws.model))
-    return OutputsGivenInducing(draws.V.mean(0), covariances, known)
 
 
 def _weights_left_out(draws: PosteriorDraws, known: CompressedStatistics) -> Tensor | None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import mean_precision
 from pyro_gprn.collapsed.low_rank import OutputsGivenInducing
-from pyro_gprn.collapsed.low_rank_prediction import at_mean
+from pyro_gprn.collapsed.low_rank_draws import at_mean
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics

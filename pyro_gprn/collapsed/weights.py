@@ -11,7 +11,8 @@ from pyro_gprn.algebra.linalg import as_correlation, covariance_root
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.low_rank import OutputsGivenInducing
-from pyro_gprn.collapsed.low_rank_prediction import low_rank_covariances, low_rank_statistics
+from pyro_gprn.collapsed.low_rank_draws import low_rank_covariances
+from pyro_gprn.collapsed.low_rank_prediction import low_rank_statistics
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
