@@ -1,4 +1,4 @@
-"""What scales, weights and predictions ask of a network with inducing inputs: its covariances, its outputs given draws."""
+"""What scales, weights and predictions ask of a network with inducing inputs."""
 
 from __future__ import annotations
 
