@@ -260,6 +260,14 @@ def test_the_outputs_that_are_kept_are_those_that_a_fit_looks_at_again():
     assert (one_pass.N_COORDINATES, one_pass.N_JUDGED, one_pass.N_SCORED) == (N_TYPICAL, N_JUDGED, selection.N_SCORED)
 
 
+@pytest.mark.parametrize("n_outputs", [10**8, 2**31 + 1])
+def test_evenly_spread_outputs_are_outputs_also_where_float32_cannot_count_them(n_outputs):
+    for positions in (one_pass._typical(n_outputs).tolist(), selection.evenly_spread((n_outputs,), 4096)[0]):
+        assert positions[0] == 0
+        assert positions[-1] == n_outputs - 1
+        assert positions == sorted(set(positions))
+
+
 def test_the_spreads_of_parts_are_merged_to_those_of_all():
     spread = torch.logspace(-3, 2, 500).double()[torch.randperm(500)]
     spread[[0, 10, 400]] = 0.0

@@ -105,8 +105,7 @@ def evenly_spread(output_shape: Sequence[int], n: int) -> tuple[list[int], ...]:
     ([0, 1, 3, 4], [0, 33, 66, 99])
     """
     each = max(output_shape) if Size(output_shape).numel() <= n else max(1, int(n ** (1 / len(output_shape))))
-    spread = (torch.linspace(0, size - 1, min(size, each), device="cpu") for size in output_shape)
-    return tuple(places.round().long().unique().tolist() for places in spread)
+    return tuple(spread_positions(size, each).unique().tolist() for size in output_shape)
 
 
 def spread_positions(n_outputs: int, n: int) -> Tensor:
