@@ -37,8 +37,9 @@ from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
 
-#: Up to so many rows a network is exact unless inducing inputs are asked for; above it has so many of these.
-MOST_EXACT, N_INDUCING = 1000, 100
+#: Up to so many rows, from where on an exact fit would compare neither starts nor kernels, a network is exact unless
+#: inducing inputs are asked for; above it has so many of these.
+MOST_EXACT, N_INDUCING = MANY_ROWS, 100
 #: Up to so many rows it is exact, too, if outputs have too many patterns of holes for inducing inputs.
 MOST_EXACT_WITH_HOLES = 4000
 #: How many functions a network has while other things are chosen, if their number is to be chosen too.
@@ -78,7 +79,7 @@ class GPRNRegressor(Estimator):
         more than their further hyperparameters cost; a Pyro kernel is shared then.
     :param inducing: how many inducing inputs stand for all rows (collapsed only), for thousands of rows and more
         (docs/many-rows.md). A fit then costs in proportion to N, and what is to be chosen is chosen on 300 of the rows.
-        ``"auto"`` takes 100 above N = 1,000, where outputs need not have kernels of their own, and none below. None is
+        ``"auto"`` takes 100 above N = 1,500, where outputs need not have kernels of their own, and none below. None is
         the exact network, whose cost grows with N³.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"``,
         ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,500 on
