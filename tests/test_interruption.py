@@ -14,6 +14,9 @@ from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training import evidence
 from pyro_gprn.training.interruption import noticed_interrupts
 
+#: Methods whose training takes steps from a start and writes checkpoints.
+WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
+
 X = np.linspace(0, 1, 12)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
 INTERRUPTED = pytest.mark.filterwarnings("ignore:.*interrupted:UserWarning")
@@ -61,7 +64,7 @@ def test_the_search_for_a_start_ends_within_one_evaluation(monkeypatch, at):
 
 
 @INTERRUPTED
-@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("inference", WITH_CHECKPOINTS)
 def test_ctrl_c_in_the_search_for_a_start_takes_no_step_and_leaves_independent_gps(monkeypatch, inference):
     evaluate = evidence.Evidence.__call__
 

@@ -11,6 +11,9 @@ from quick import counted_fits, quick_starts
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 from pyro_gprn.estimator.inference import INFERENCES
 
+#: Methods whose training takes steps from a start and writes checkpoints.
+WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
+
 X = np.linspace(0, 1, 9)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
 
@@ -38,7 +41,7 @@ def steps_of(r):
     return len(steps)
 
 
-@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("inference", WITH_CHECKPOINTS)
 @pytest.mark.parametrize("name", ["kernel_w", "kernel_f"])
 @pytest.mark.parametrize("other", ["matern52", kernels.Matern52(1)], ids=["word", "kernel"])
 def test_a_fit_with_another_kernel_is_another_fit(tmp_path, inference, name, other):
@@ -66,7 +69,7 @@ def test_a_fit_with_another_prior_is_another_fit(tmp_path):
         fit(dist.LogNormal(0.0, 0.01))
 
 
-@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("inference", WITH_CHECKPOINTS)
 def test_a_warm_start_has_its_place_in_the_checkpoint_of_the_fit_that_it_goes_on_from(tmp_path, inference):
     def run_program():
         r = make(tmp_path / "fit", inference=inference, warm_start=True)
