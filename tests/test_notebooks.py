@@ -16,6 +16,9 @@ README = Path(__file__).parents[1] / "README.md"
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(home|Users|root|tmp|var|private|opt|usr|mnt|work)/|[A-Z]:\\|site-packages")
 TEXTS = ("text/plain", "text/html", "text/markdown")
 
+#: Notebooks that take long even when they are small: a cluster of processes starts, thousands of rows are fitted.
+LONG = ("08_beyond_memory", "09_many_rows")
+
 each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 
 
@@ -37,7 +40,10 @@ def pictures_of(notebook):
     return [output for output in outputs_of(notebook) if "image/png" in output.get("data", {})]
 
 
-@each_notebook
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(each, marks=[pytest.mark.slow] if each.stem in LONG else [], id=each.stem) for each in SOURCES],
+)
 def test_a_notebook_runs(source, tmp_path, offline):
     assert pictures_of(BUILD["execute"](BUILD["read_source"](source), tmp_path))
 
