@@ -135,7 +135,7 @@ np.testing.assert_array_equal(again.predict(X[n_runs:])[:, :5, :5], corner)
 # goes.
 
 # %%
-where = {"host": "127.0.0.1", "dashboard_address": ":0", "silence_logs": 50}
+where = {"dashboard_address": ":0", "silence_logs": 50} | ({} if small else {"host": "127.0.0.1"})
 cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=not small, **where)
 with cluster, Client(cluster) as client:
     print("dashboard:", client.dashboard_link)

@@ -108,6 +108,9 @@ OPTIONAL = {
     "jitter",
     "selection",
     "widening",
+    "inference",
+    "inducing",
+    "lazy",
 }  # of files that were written before there were these
 WRONG = [None, -1.5, "word", [1, "a"], {"a": 1}, torch.ones(2, 2)]
 

@@ -178,7 +178,7 @@ def test_predictions_come_back_as_the_outputs_came(store, tmp_path):
     assert draws.shape == (4, 3, *SHAPE)
     if isinstance(stored, np.memmap):
         assert type(mean) is np.ndarray
-        assert largest_difference(expected.predict(X_new), mean) == 0.0
+        assert largest_difference(expected.predict(X_new), mean) <= 1e-10  # a map is read in larger blocks
         return
     assert largest_difference(expected.predict(X_new), mean) <= 1e-10
     if not isinstance(stored, xr.DataArray):

@@ -123,13 +123,14 @@ class SeenPatterns:
         order = np.array([self._numbers[key] for key in keys])
         bits = np.unpackbits(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1), axis=1)
         observed = torch.from_numpy(bits[:, : self._n_rows].astype(bool)).to(self._device)
-        counts = torch.tensor([float(self._counts[number]) for number in order.tolist()], dtype=torch.float64)
+        counts = [float(self._counts[number]) for number in order.tolist()]
         pattern_of: Patterns | None = None
         if len(order) > 1 and self._keeps:
             pattern_of = self._pattern_of(order)
         elif len(order) > 1 and source is not None:
             pattern_of = PatternsByReading(source, observed)
-        return FoundPatterns(observed, counts.to(self._device), pattern_of, order)
+        as_tensor = torch.tensor(counts, dtype=torch.float64, device=self._device)
+        return FoundPatterns(observed, as_tensor, pattern_of, order)
 
     def _pattern_of(self, order: np.ndarray) -> Tensor:
         rank = np.argsort(order)
