@@ -114,16 +114,14 @@ class CoregionalisedGPRN(Network):
         """``κ_k(X, X) + σ_f² I`` of each function, ``(K, N, N)``."""
         return add_to_diagonal(self.kernel_matrix(self.kernel_f), self.noise_f.square())
 
-    def with_offsets(self, w: Tensor, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and kernels with those of the offsets, which are D further functions that are constant.
+    def with_offset_weights(self, w: Tensor) -> Tensor:
+        """Weights ``(…, K, D)`` with those of the offsets, which are D further functions: ``(…, K + D, D)``."""
+        offsets = identity_like(self.n_outputs, w)
+        return torch.cat([w, offsets.expand(*w.shape[:-2], *offsets.shape)], dim=-2)
 
-        :param w: the weights, ``(…, K, D)``.
-        :param kernels: of the functions, ``(K, *shape)``.
-        :returns: ``(…, K + D, D)`` and ``(K + D, *shape)``.
-        """
-        D = self.n_outputs
-        offsets = identity_like(D, w).expand(*w.shape[:-2], D, D)
-        return torch.cat([w, offsets], dim=-2), torch.cat([kernels, kernels.new_ones(D, *kernels.shape[1:])])
+    def with_offset_kernels(self, kernels: Tensor) -> Tensor:
+        """Kernels of the functions, ``(K, *shape)``, with those of the offsets, which are constant: ``(K + D, …)``."""
+        return torch.cat([kernels, kernels.new_ones(self.n_outputs, *kernels.shape[1:])])
 
     @pyro_method
     def output_covariance(self, w: Tensor) -> Tensor:
@@ -132,7 +130,7 @@ class CoregionalisedGPRN(Network):
         :param w: the weights, ``(K, D)``.
         """
         size = self.n_outputs * self.n_rows
-        w, kernels = self.with_offsets(w, self.function_covariances())
+        w, kernels = self.with_offset_weights(w), self.with_offset_kernels(self.function_covariances())
         C = torch.einsum("...kd,...ke,knm->...dnem", w, w, kernels).reshape(*w.shape[:-2], size, size)
         noise = self.noise_y.square().repeat_interleave(self.n_rows)
         return C + torch.diag_embed(noise + self.jitter * C.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True))

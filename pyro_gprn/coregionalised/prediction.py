@@ -55,7 +55,7 @@ class ConditionedFunctions:
         """The functions given outputs with these statistics, at the centre of hyperparameters that have priors."""
         flat, w = flat_statistics(known), guide.w_loc.detach()
         given = outputs_given(flat, model.at_centre(lambda: model.output_covariance(w)))
-        w, _ = model.with_offsets(w, w)
+        w = model.with_offset_weights(w)
         solved = given.solve(flat.values_at(slice(None)), slice(None))
         by_output = solved.reshape(model.n_outputs, model.n_rows)
         observed = flat.observed[0].to(solved)
@@ -73,7 +73,7 @@ class ConditionedFunctions:
     def _at(self, X_new: Tensor) -> FunctionsAtNewInputs:
         model = self.model
         noises = NoiseOfRows.of(model.X, X_new, model.noise_f.square())
-        _, cross = model.with_offsets(self.w, model.kernel_f(model.X, X_new) + noises.cross)
+        cross = model.with_offset_kernels(model.kernel_f(model.X, X_new) + noises.cross)
         mean = torch.einsum("knm,kn->mk", cross, self.coefficients)
         return FunctionsAtNewInputs(self, X_new, cross, mean, noises)
 
@@ -106,14 +106,14 @@ class FunctionsAtNewInputs:
         """Between the functions at each new input on its own, ``(N*, K + D, K + D)``."""
         H, model = self.explained(), self.given.model
         kernel = model.at_centre(lambda: model.kernel_f(self.X_new, diag=True)) + self.noises.variance  # (K, N*)
-        _, prior = model.with_offsets(self.given.w, kernel)
+        prior = model.with_offset_kernels(kernel)
         return torch.diag_embed(prior.mT) - torch.einsum("ikm,ijm->mkj", H, H)
 
     def joint_covariance(self) -> Tensor:
         """Between all functions at all new inputs, the inputs of the first function first, each ``(K + D)·N*``."""
         H, model = self.explained().flatten(1), self.given.model
         kernel = model.at_centre(lambda: model.kernel_f(self.X_new)) + self.noises.covariance()
-        _, prior = model.with_offsets(self.given.w, kernel)
+        prior = model.with_offset_kernels(kernel)
         return torch.block_diag(*prior) - H.mT @ H
 
     @torch.no_grad()
