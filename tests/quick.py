@@ -10,6 +10,9 @@ from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator import selection
 from pyro_gprn.estimator.inference import INFERENCES
 
+#: Methods whose training takes steps from a start and writes checkpoints.
+WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
+
 
 @contextmanager
 def quick_starts() -> Iterator[None]:

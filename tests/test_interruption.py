@@ -6,16 +6,13 @@ import threading
 import numpy as np
 import pytest
 import torch
-from quick import counted_fits
+from quick import WITH_CHECKPOINTS, counted_fits
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training import evidence
 from pyro_gprn.training.interruption import noticed_interrupts
-
-#: Methods whose training takes steps from a start and writes checkpoints.
-WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
 
 X = np.linspace(0, 1, 12)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))

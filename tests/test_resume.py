@@ -6,13 +6,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.nn import PyroSample
-from quick import counted_fits, quick_starts
+from quick import WITH_CHECKPOINTS, counted_fits, quick_starts
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
-from pyro_gprn.estimator.inference import INFERENCES
-
-#: Methods whose training takes steps from a start and writes checkpoints.
-WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
 
 X = np.linspace(0, 1, 9)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))

@@ -78,11 +78,10 @@ def learn_output_scales(
     rule = learn_scale_rule(model, posterior, known, prior_degrees=prior_degrees, n_draws=n_draws, generator=generator)
     n_outputs = known.source.n_outputs
     if math.isinf(rule.prior_degrees):
-        ones = known.counts.new_ones(n_outputs)
-        return OutputScales(ones * math.inf, ones, rule.prior_degrees)
+        return OutputScales.known(n_outputs, like=known.counts)
     degrees, squares = known.counts.new_full((2, n_outputs), math.nan)
-    blocks = known.source.chunks() if positions is None else [(positions, known.source.read(positions))]
-    for some, block in blocks:
+    everything = known.source.chunks(known.chunk_bytes)
+    for some, block in everything if positions is None else [(positions, known.source.read(positions))]:
         degrees[some], squares[some], *_ = rule.of_values(block, some)
     return OutputScales(degrees, squares, rule.prior_degrees)
 
@@ -134,8 +133,7 @@ class ScaleRule:
         """The scales of outputs ``(N, b)``, NaN where one is missing, which lie at these positions."""
         values = block.to(self.known.counts).nan_to_num(nan=0.0)
         if math.isinf(self.prior_degrees):
-            ones = values.new_ones(values.shape[1])
-            return OutputScales(ones * math.inf, ones, self.prior_degrees).widened(self.widening)
+            return OutputScales.known(values.shape[1], like=values).widened(self.widening)
         n_seen = self.known.observed.sum(1).to(values)[self.known.patterns_at(positions)]
         squares = (values * self.precision.solve(values, positions)).sum(0).clamp(min=0.0)
         degrees = self.prior_degrees + n_seen

@@ -218,7 +218,10 @@ class CollapsedPredictive(PosteriorPredictive):
         draws = self._chosen
         if draws is None:
             draws = choose_draws(len(mixture.coefficients), n, self._generator)
-        return ChosenComponents(mixture, conditioned, self._scales, draws, self._generator)
+        return self._kind_of_components()(mixture, conditioned, self._scales, draws, self._generator)
+
+    def _kind_of_components(self) -> type[ChosenComponents]:
+        return ChosenComponents
 
     def settle(self, wanted: Wanted, n_draws: int | None = None) -> CollapsedPredictive:
         """These predictions without the draws from which they are made: ready for blocks of outputs, one at a time.

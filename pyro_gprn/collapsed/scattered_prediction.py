@@ -22,13 +22,11 @@ from pyro_gprn.collapsed.prediction import (
     Draws,
     OutputMixture,
     Wanted,
-    choose_draws,
 )
 from pyro_gprn.collapsed.scattered import HolesGivenF
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import holes_of
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components
 from pyro_gprn.prediction.scales import OutputScales
 from pyro_gprn.pyro_state import white_noise
 
@@ -119,11 +117,8 @@ class ScatteredPredictive(CollapsedPredictive):
             mean[:, block], variance[:, block] = means.mean(0), self._variance_of(means, of_holes, block)
         variance += self._noise(everything)
 
-    def _choose(self, mixture: OutputMixture, conditioned: Draws, n: int | None) -> Components:
-        draws = self._chosen
-        if draws is None:
-            draws = choose_draws(len(mixture.coefficients), n, self._generator)
-        return _FilledComponents(mixture, conditioned, self._scales, draws, self._generator)
+    def _kind_of_components(self) -> type[ChosenComponents]:
+        return _FilledComponents
 
     def settle(self, wanted: Wanted, n_draws: int | None = None) -> CollapsedPredictive:
         settled = super().settle("joint" if wanted == "joint" else "marginal", n_draws)

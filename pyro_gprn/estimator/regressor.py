@@ -19,13 +19,12 @@ from pyro_gprn.collapsed.independent import fit_independent, read_effective_outp
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel, choose_own_kernels
 from pyro_gprn.collapsed.starts import MANY_ROWS, check_starts
 from pyro_gprn.collapsed.subset import Subset
-from pyro_gprn.coregionalised import CoregionalisedGPRN
 from pyro_gprn.estimator.base import Estimator
 from pyro_gprn.estimator.checks import check_settings
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.file import read_fit, write_fit
 from pyro_gprn.estimator.fitted import FittedNetwork
-from pyro_gprn.estimator.inference import Inference, find_inference
+from pyro_gprn.estimator.inference import Inference, find_inference, inference_of
 from pyro_gprn.estimator.scaling import Standardize
 from pyro_gprn.estimator.selection import Recipe, Selected, Selection
 from pyro_gprn.network.base import Network
@@ -320,7 +319,7 @@ class GPRNRegressor(Estimator):
         kernel_w = "constant" if recipe.has_constant_weights else kernel_w
         settings = self.effective_outputs, chosen.own_kernels, inducing
         model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
-        if recipe.is_fitted and not inference.has_constant_weights:
+        if recipe.is_fitted:
             model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
         return model
 
@@ -337,8 +336,8 @@ class GPRNRegressor(Estimator):
 
     def _inference_of_last(self, inference: Inference) -> Inference:
         """The inference of the last fit, where what was held out chose it; otherwise the one that was asked for."""
-        is_chosen = inference.is_collapsed and isinstance(self.model_, CoregionalisedGPRN)
-        return find_inference("coregionalised") if is_chosen else inference
+        last = inference_of(self.guide_)
+        return last if inference.is_collapsed and last.has_constant_weights else inference
 
     def _copy_of_last(self, X: Tensor, inference: Inference) -> tuple[Network, Any]:
         """Copies of the last fit's model and guide, to go on from."""
@@ -359,7 +358,8 @@ class GPRNRegressor(Estimator):
         any_latents = self.n_latents == "auto"
         n_latents = min(N_LATENTS, len(data.X)) if self.n_latents == "auto" else self.n_latents
         given = None if self.starts is None else tuple(self.starts)
-        recipe = Recipe(self._choose_kernel(inference, data), n_latents, given)
+        kernel = self._choose_kernel(inference, data)
+        recipe = Recipe(kernel, n_latents, given, is_coregionalised=inference.has_constant_weights)
         starts: list[str] = []
         if self.selection and inference.is_collapsed:
             starts = check_starts(self.starts, len(data.X))
