@@ -6,6 +6,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from quick import quick_starts
 from website import Website
 
 from pyro_gprn.datasets.published import fetch
@@ -40,3 +41,10 @@ def published_files(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("the published files are not on this machine: set PYRO_GPRN_DATA to run this test")
     monkeypatch.setenv("PYRO_GPRN_DATA", str(_FOLDER))
     return _FOLDER
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """For a module of tests that ask how fits behave, not how good they are: their starts are found in no time."""
+    with quick_starts():
+        yield

@@ -12,6 +12,8 @@ from scipy.stats import norm
 
 from pyro_gprn.metrics import crps_of_draws, judge_gaussian
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from quick import quick_starts
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -25,10 +24,7 @@ def outputs(shape, X=X):
     return np.tensordot(np.sin(4 * X), loadings, 1) + 2.0
 
 
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 METHODS = {

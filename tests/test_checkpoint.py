@@ -1,8 +1,12 @@
+from functools import cache
+
 import pytest
 import torch
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed
 from pyro_gprn.training.checkpoint import digest
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
 Y = torch.sin(6 * X + torch.linspace(0, 3, 40)) * (1 + X)
@@ -26,10 +30,15 @@ def fit(checkpoint=None, stop_after=None, outputs=Y, **settings):
     return result, model, calls
 
 
+@cache
+def fit_unbroken(posterior):
+    return fit(posterior=posterior)[:2]
+
+
 @pytest.mark.parametrize("posterior", ["variational", "laplace"])
 @pytest.mark.parametrize("stop_after", [5, 47, 90, 133])
 def test_a_resumed_fit_ends_where_an_unbroken_one_does(tmp_path, stop_after, posterior):
-    unbroken, model, _ = fit(posterior=posterior)
+    unbroken, model = fit_unbroken(posterior)
     path = tmp_path / "fit.checkpoint"
     with pytest.raises(Killed):
         fit(path, stop_after, posterior=posterior)

@@ -12,6 +12,8 @@ from pyro_gprn import GPRNRegressor
 from pyro_gprn.archive import ArchiveError, write_archive
 from pyro_gprn.training.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = np.linspace(0, 1, 10)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
 INFERENCES = ["collapsed", "kronecker", "mean-field", "mixture"]

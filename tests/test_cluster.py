@@ -8,7 +8,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from quick import quick_starts
 
 from pyro_gprn import GPRNRegressor
 
@@ -19,10 +18,7 @@ SETTINGS = {
 N, D = 10, 40
 
 
-@pytest.fixture(autouse=True)
-def _quickly():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(scope="module")

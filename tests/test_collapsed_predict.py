@@ -8,6 +8,8 @@ from torch.distributions import MultivariateNormal, Normal
 import pyro_gprn.prediction.base
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, posterior_predictive, sample_weights
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = torch.linspace(0, 1, 5)[:, None]
 X_NEW = torch.tensor([[0.1], [0.45], [1.3]])
 Y = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(1))

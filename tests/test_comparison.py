@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from quick import quick_starts
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
@@ -27,10 +26,7 @@ Y = np.sin(4 * X[:, :1] + np.arange(3)) * [1.0, 10.0, 0.1] + 0.01 * RNG.normal(s
 SCORES = ["rmse", "mae", "nlpd", "crps", "coverage", "seconds"]
 
 
-@pytest.fixture(autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def quietly(*arguments, **settings):

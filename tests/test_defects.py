@@ -11,7 +11,6 @@ import pyro.contrib.gp.kernels as kernels
 import pyro.distributions as dist
 import pytest
 import torch
-from quick import quick_starts
 from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
@@ -25,10 +24,7 @@ Y = np.sin(3 * X[:, :1] + np.arange(4)) + X[:, 1:]
 X_NEW = X[:3] + 0.05
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):

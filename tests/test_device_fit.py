@@ -6,7 +6,6 @@ fails as soon as it meets the data, which are on the CPU: as it would beside dat
 
 import pytest
 import torch
-from quick import quick_starts
 
 from pyro_gprn import (
     GPRN,
@@ -29,10 +28,7 @@ HOLES[2:4, 1, :2] = torch.nan
 SELECTIONS = [None, (1, slice(0, 3)), [7, 0]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def generator():

@@ -31,6 +31,8 @@ from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 az = import_arviz()
 RNG = np.random.default_rng(0)
 X = np.sort(RNG.uniform(size=(40, 1)), axis=0)
@@ -163,7 +165,7 @@ FACTORISED = sorted(name for name, inference in INFERENCES.items() if inference.
 @pytest.fixture(scope="module", params=FACTORISED)
 def with_weights(request):
     """A fit of a network that has its weights."""
-    return fit(Y[:, :12], inference=request.param, n_latents=1, steps=150)
+    return fit(Y[:, :12], inference=request.param, n_latents=1, steps=60)
 
 
 def test_of_a_network_with_its_weights_all_is_said_that_can_be(with_weights):

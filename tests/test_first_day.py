@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
-from quick import quick_starts
 
 from pyro_gprn import (
     GPRN,
@@ -34,10 +33,7 @@ Y = TABLE[:, :6]
 X_NEW = X[:4] + 0.05
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):

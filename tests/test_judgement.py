@@ -15,6 +15,8 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.folds import Fold, make_folds
 from pyro_gprn.training.selection import HeldOut, Judgement, judge, smallest_of_the_best
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = torch.linspace(0, 1, 30)[:, None].double()
 
 

@@ -8,6 +8,8 @@ import xarray as xr
 
 from pyro_gprn import GPRNRegressor
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = np.random.default_rng(0).uniform(size=(15, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(6)) + X[:, 1:]
 X_NEW = X[:4] + 0.05

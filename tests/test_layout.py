@@ -12,6 +12,8 @@ import pytest
 
 import pyro_gprn
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 ROOT = Path(pyro_gprn.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 

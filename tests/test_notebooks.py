@@ -16,9 +16,17 @@ README = Path(__file__).parents[1] / "README.md"
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(home|Users|root|tmp|var|private|opt|usr|mnt|work)/|[A-Z]:\\|site-packages")
 TEXTS = ("text/plain", "text/html", "text/markdown")
 
-#: Notebooks that take long even when they are small: NUTS runs, a cluster of processes starts, thousands of rows are
-#: fitted.
-LONG = ("04_diagnostics", "08_beyond_memory", "09_many_rows")
+#: Notebooks that take long even when they are small: many fits, NUTS, a cluster of processes, thousands of rows. (What
+#: the first one does, the README's example and the demo do, too.)
+LONG = (
+    "01_quickstart",
+    "03_variants",
+    "04_diagnostics",
+    "05_million_outputs",
+    "07_methods",
+    "08_beyond_memory",
+    "09_many_rows",
+)
 
 each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 

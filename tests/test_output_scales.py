@@ -28,6 +28,8 @@ from pyro_gprn.diagnostics.leave_one_out import predict_left_out
 from pyro_gprn.prediction.base import MixturePredictive
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture, student_cdf
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 import_arviz()  # which warns once a day, when it is first imported
 X = torch.linspace(0, 1, 5)[:, None]
 X_NEW = torch.tensor([[0.1], [0.45], [1.3]])

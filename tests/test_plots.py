@@ -9,6 +9,8 @@ from matplotlib import pyplot
 
 from pyro_gprn import GPRNRegressor, plot_correlation, plot_field, plot_fit
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = np.random.default_rng(0).uniform(size=(15, 2))
 Y = np.sin(3 * X[:, :1] + np.linspace(0, 3, 12)) + X[:, 1:]
 

@@ -12,6 +12,8 @@ from pyro_gprn import GPRNRegressor
 from pyro_gprn.estimator import fitted as record
 from pyro_gprn.estimator.inference import INFERENCES
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 X = np.random.default_rng(0).uniform(size=(30, 2))
 PLACES = np.linspace(0, 1, 40)
 
@@ -262,7 +264,7 @@ def test_a_copy_is_unfitted_and_has_the_same_settings(inference):
 
 
 def test_latents_chosen_by_held_out_rows():
-    r = make(n_latents="auto", steps=60).fit(X, Y)
+    r = make(n_latents="auto", steps=10).fit(X, Y)
     assert r.n_latents_ in (1, 2, 3, 5, 8)
     assert set(r.latent_scores_) == {1, 2, 3, 5, 8}
     assert r.model_.n_latents == r.n_latents_

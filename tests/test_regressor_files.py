@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ import xarray as xr
 
 from pyro_gprn import GPRNRegressor
 from pyro_gprn.archive import ArchiveError
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 X = np.random.default_rng(0).uniform(size=(15, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(6)) + X[:, 1:]
@@ -136,6 +139,7 @@ def test_files_that_are_not_right_say_so(tmp_path):
 KILLED = """
     import os, signal
     import numpy as np
+    from quick import quick_starts
     from pyro_gprn import GPRNRegressor
 
     X = np.random.default_rng(0).uniform(size=(15, 2))
@@ -147,7 +151,8 @@ KILLED = """
 
     settings = dict(inference={inference!r}, steps=80, seed=0, progress=False, selection=False)
     r = GPRNRegressor(2, checkpoint={path!r}, **settings)
-    r.fit(X, Y, callback=kill)
+    with quick_starts():
+        r.fit(X, Y, callback=kill)
 """
 
 
@@ -156,7 +161,7 @@ KILLED = """
 def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     path = tmp_path / "fit.checkpoint"
     program = textwrap.dedent(KILLED).format(path=str(path), inference=inference, step=50)
-    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    killed = subprocess.run([sys.executable, "-c", program], check=False, cwd=Path(__file__).parent)
     assert killed.returncode == -9
     assert path.exists()
     steps = []

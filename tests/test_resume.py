@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.nn import PyroSample
-from quick import WITH_CHECKPOINTS, counted_fits, quick_starts
+from quick import WITH_CHECKPOINTS, counted_fits
 
 from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 
@@ -18,10 +18,7 @@ class Killed(Exception):
     """Stands for kill -9: nothing catches it."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(path, **settings):

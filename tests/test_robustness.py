@@ -8,6 +8,8 @@ import torch
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed, posterior_predictive
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def random_problem(seed):
     choose = random.Random(seed)

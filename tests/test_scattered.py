@@ -33,6 +33,8 @@ from pyro_gprn.outputs.standardize import standardize
 from pyro_gprn.pyro_state import new_generator
 from tests.helpers import BATCH_SHAPES, randomise
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
 

@@ -9,6 +9,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from pyro_gprn import GPRNRegressor
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 #: Checks that cannot pass, each with its reason: there is none.
 CANNOT: dict[str, str] = {}
 

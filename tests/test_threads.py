@@ -11,7 +11,6 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.nn import PyroSample
-from quick import quick_starts
 
 from pyro_gprn import GPRNRegressor
 
@@ -20,10 +19,7 @@ Y = np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:]
 X_NEW = X[:5] + 0.05
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with quick_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):

@@ -1,3 +1,4 @@
+import copy
 import math
 import signal
 
@@ -14,6 +15,7 @@ from pyro_gprn.collapsed.bound import gauss_newton_rows
 from pyro_gprn.collapsed.independent import fit_independent
 from pyro_gprn.collapsed.model import Covariances
 from pyro_gprn.metrics import nrmse
+from pyro_gprn.training.ranges import Ranges
 
 QUICK = {"steps": 60, "progress": False, "seed": 0}
 
@@ -54,6 +56,16 @@ def test_stage_one_finds_what_generated_the_data():
     fit_independent(model, model.statistics(Y))
     assert model.kernel_w.kern0.lengthscale.item() == pytest.approx(truth, rel=0.1)
     assert model.noise_y.item() == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_copied_model_has_the_ranges_of_the_first():
+    X, Y = bumps(12)
+    model = CollapsedGPRN(X, 50, 2)
+    known = model.statistics(Y)
+    of_first, of_copy = Ranges(model, known), Ranges(copy.deepcopy(model), known)
+    for name, _ in model.named_parameters():
+        assert of_copy.of(name) == of_first.of(name)
+        assert all(map(math.isfinite, of_copy.of(name)))
 
 
 @pytest.mark.parametrize("posterior", ["variational", "laplace", "point"])

@@ -72,7 +72,8 @@ def to_arviz(
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = np.linspace(0, 1, 10)[:, None]
-    >>> r = GPRNRegressor(1, steps=10, restarts=2, seed=0, progress=False).fit(X, np.sin(X + np.arange(3)))
+    >>> settings = {"selection": False, "steps": 10, "restarts": 2, "seed": 0, "progress": False}
+    >>> r = GPRNRegressor(1, **settings).fit(X, np.sin(X + np.arange(3)))
     >>> data = to_arviz(r, X=X[:4], draws=20)
     >>> data["posterior_predictive"]["y"].dims, data["predictions"]["y"].shape
     (('chain', 'draw', 'run', 'output'), (2, 20, 4, 3))

@@ -69,7 +69,8 @@ class FittedNetwork:
 
     >>> from pyro_gprn import GPRNRegressor
     >>> X = torch.linspace(0, 1, 8)[:, None]
-    >>> fitted = GPRNRegressor(1, steps=2, seed=0, progress=False).fit(X, torch.sin(X + torch.arange(3))).fitted_
+    >>> r = GPRNRegressor(1, selection=False, steps=2, seed=0, progress=False)
+    >>> fitted = r.fit(X, torch.sin(X + torch.arange(3))).fitted_
     >>> torch.allclose(fitted.inputs, X.double()), fitted.mean(fitted.model.X[:4]).shape
     (True, torch.Size([4, 3]))
     """

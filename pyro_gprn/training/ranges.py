@@ -158,6 +158,11 @@ def positive_parameters(module: torch.nn.Module, kind: str) -> list[str]:
     found = []
     for prefix, child in module.named_modules():
         for name, (constraint, _) in getattr(child, "_pyro_params", {}).items():
-            if name.startswith(kind) and constraint is constraints.positive:
+            if name.startswith(kind) and _is_positive(constraint):
                 found.append(f"{prefix}.{name}_unconstrained".lstrip("."))
     return found
+
+
+def _is_positive(constraint: constraints.Constraint) -> bool:
+    """True for the constraint of positive numbers, and for copies of it: a copied model has its own."""
+    return type(constraint) is type(constraints.positive) and constraint.lower_bound == 0.0
