@@ -53,6 +53,7 @@ def rbf(lengthscale, variance=1.0):
     return kernels.RBF(1, lengthscale=number(lengthscale), variance=number(variance))
 
 
+@pytest.mark.slow
 def test_nuts_and_the_variational_posterior_agree():
     n_rows, n_latents, n_outputs, noise_f, noise_y = 8, 2, 20, 0.1, 0.2
     X = torch.linspace(0, 1, n_rows, dtype=FLOAT).unsqueeze(1)

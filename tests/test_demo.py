@@ -8,6 +8,7 @@ from pyro_gprn.experiments import demo
 from pyro_gprn.experiments.cli import main
 
 
+@pytest.mark.slow
 def test_demo_prints_its_scores_and_draws_its_figure(tmp_path, capsys):
     figure = tmp_path / "demo.png"
     main(["demo", "--quiet", "--figure", str(figure)])

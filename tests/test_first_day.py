@@ -37,7 +37,10 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 1, "steps": 3, "seed": 0, "progress": False, "selection": False} | settings)
+    return GPRNRegressor(
+        **{"n_latents": 1, "steps": 3, "seed": 0, "progress": False, "selection": False, "own_kernels": False}
+        | settings
+    )
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ LONG = (
     "03_variants",
     "04_diagnostics",
     "05_million_outputs",
+    "06_missing_data",
     "07_methods",
     "08_beyond_memory",
     "09_many_rows",

@@ -27,7 +27,7 @@ X_NEW = np.random.default_rng(1).uniform(0.1, 0.9, size=(12, 2))
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 60, "seed": 0, "progress": False, "selection": False} | settings)
+    return GPRNRegressor(**{"n_latents": 2, "steps": 20, "seed": 0, "progress": False, "selection": False} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_every_inference_predicts(inference, holes):
     outputs = Y[:, :6].copy()
     if holes:
         outputs[3:6, 2] = np.nan
-    r = make(inference=inference, steps=150).fit(X, outputs)
+    r = make(inference=inference, steps=60).fit(X, outputs)
     mean, std = r.predict(X_NEW, return_std=True)
     assert (std > 0).all()
     assert r.score(X_NEW, field(X_NEW)[:, :6]) > 0.5
@@ -114,7 +114,7 @@ def test_output_shape_of_flat_outputs():
 def test_standardisation_is_undone(standardize):
     units = np.array([1e-3, 1.0, 1e4])
     outputs = Y[:, [5, 20, 30]] * units
-    r = make(standardize=standardize, steps=100).fit(1e3 * X, outputs)
+    r = make(standardize=standardize, steps=40).fit(1e3 * X, outputs)
     if standardize in (True, "outputs"):
         error = (r.predict(1e3 * X_NEW) - field(X_NEW)[:, [5, 20, 30]] * units) / (units * Y[:, [5, 20, 30]].std(0))
         assert np.sqrt((error**2).mean()) < 0.6
@@ -145,7 +145,7 @@ def test_standardisation_is_undone(standardize):
 )  # fmt: skip
 @pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_degenerate_data_work(inputs, outputs, inference):
-    r = make(n_latents=5, steps=20, inference=inference).fit(inputs, outputs)
+    r = make(n_latents=5, steps=8, inference=inference).fit(inputs, outputs)
     mean, std = r.predict(X_NEW, return_std=True)
     assert np.isfinite(mean).all()
     assert (np.isfinite(std) & (std > 0)).all()

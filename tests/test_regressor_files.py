@@ -26,7 +26,14 @@ X_NEW = X[:4] + 0.05
 
 
 def fit(outputs=Y, **settings):
-    settings = {"n_latents": 2, "steps": 8, "seed": 0, "progress": False, "selection": False} | settings
+    settings = {
+        "n_latents": 2,
+        "steps": 8,
+        "seed": 0,
+        "progress": False,
+        "selection": False,
+        "own_kernels": False,
+    } | settings
     return GPRNRegressor(**settings).fit(X, outputs)
 
 
@@ -149,7 +156,7 @@ KILLED = """
         if step == {step}:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    settings = dict(inference={inference!r}, steps=80, seed=0, progress=False, selection=False)
+    settings = dict(inference={inference!r}, steps=80, seed=0, progress=False, selection=False, own_kernels=False)
     r = GPRNRegressor(2, checkpoint={path!r}, **settings)
     with quick_starts():
         r.fit(X, Y, callback=kill)
@@ -165,7 +172,7 @@ def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     assert killed.returncode == -9
     assert path.exists()
     steps = []
-    settings = {"inference": inference, "steps": 80}
+    settings = {"inference": inference, "steps": 80, "own_kernels": False}
     r = GPRNRegressor(2, seed=0, progress=False, selection=False, checkpoint=path, **settings)
     r.fit(X, Y, callback=lambda step, bound: steps.append(step))
     assert steps[0] == 40  # it went on from the last checkpoint

@@ -23,7 +23,16 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def make(path, **settings):
     return GPRNRegressor(
-        **{"n_latents": 1, "steps": 6, "seed": 0, "progress": False, "selection": False, "checkpoint": path} | settings
+        **{
+            "n_latents": 1,
+            "steps": 6,
+            "seed": 0,
+            "progress": False,
+            "selection": False,
+            "own_kernels": False,
+            "checkpoint": path,
+        }
+        | settings
     )
 
 

@@ -16,7 +16,18 @@ CANNOT: dict[str, str] = {}
 
 
 def small(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 8, "seed": 0, "progress": False, "selection": False} | settings)
+    return GPRNRegressor(
+        **{
+            "n_latents": 2,
+            "steps": 8,
+            "seed": 0,
+            "progress": False,
+            "selection": False,
+            "own_kernels": False,
+            "kernel_w": "rbf",
+        }
+        | settings
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 12, "seed": 0, "progress": False, "selection": False} | settings)
+    return GPRNRegressor(
+        **{"n_latents": 2, "steps": 12, "seed": 0, "progress": False, "selection": False, "own_kernels": False}
+        | settings
+    )
 
 
 def kernel_with_prior():
