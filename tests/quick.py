@@ -3,15 +3,23 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from pyro_gprn import GPRNRegressor
 from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator import selection
 from pyro_gprn.estimator.inference import INFERENCES
 
 #: Methods whose training takes steps from a start and writes checkpoints.
 WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkpoints]
+
+
+def small(**settings: Any) -> GPRNRegressor:
+    """An estimator whose fits are as short as they can be and still be fits."""
+    short = {"n_latents": 2, "steps": 8, "selection": False, "own_kernels": False}
+    return GPRNRegressor(**short | {"seed": 0, "progress": False} | settings)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from quick import small
 
 from pyro_gprn import (
     GPRN,
@@ -37,10 +38,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):
-    return GPRNRegressor(
-        **{"n_latents": 1, "steps": 3, "seed": 0, "progress": False, "selection": False, "own_kernels": False}
-        | settings
-    )
+    return small(**{"n_latents": 1, "steps": 3} | settings)
 
 
 @pytest.fixture(scope="module")

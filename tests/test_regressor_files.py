@@ -14,6 +14,7 @@ import pyro.contrib.gp.kernels as kernels
 import pytest
 import torch
 import xarray as xr
+from quick import small
 
 from pyro_gprn import GPRNRegressor
 from pyro_gprn.archive import ArchiveError
@@ -26,15 +27,7 @@ X_NEW = X[:4] + 0.05
 
 
 def fit(outputs=Y, **settings):
-    settings = {
-        "n_latents": 2,
-        "steps": 8,
-        "seed": 0,
-        "progress": False,
-        "selection": False,
-        "own_kernels": False,
-    } | settings
-    return GPRNRegressor(**settings).fit(X, outputs)
+    return small(**settings).fit(X, outputs)
 
 
 def holes():

@@ -6,9 +6,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.nn import PyroSample
-from quick import WITH_CHECKPOINTS, counted_fits
+from quick import WITH_CHECKPOINTS, counted_fits, small
 
-from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
+from pyro_gprn import CollapsedGPRN, fit_collapsed
 
 X = np.linspace(0, 1, 9)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
@@ -22,18 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(path, **settings):
-    return GPRNRegressor(
-        **{
-            "n_latents": 1,
-            "steps": 6,
-            "seed": 0,
-            "progress": False,
-            "selection": False,
-            "own_kernels": False,
-            "checkpoint": path,
-        }
-        | settings
-    )
+    return small(**{"n_latents": 1, "steps": 6, "checkpoint": path} | settings)
 
 
 def steps_of(r):

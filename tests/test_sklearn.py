@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from quick import small
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
-
-from pyro_gprn import GPRNRegressor
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -15,23 +14,12 @@ pytestmark = pytest.mark.usefixtures("quick")
 CANNOT: dict[str, str] = {}
 
 
-def small(**settings):
-    return GPRNRegressor(
-        **{
-            "n_latents": 2,
-            "steps": 8,
-            "seed": 0,
-            "progress": False,
-            "selection": False,
-            "own_kernels": False,
-            "kernel_w": "rbf",
-        }
-        | settings
-    )
+def make(**settings):
+    return small(**{"kernel_w": "rbf"} | settings)
 
 
 @pytest.mark.parametrize(
-    ("estimator", "check"), list(estimator_checks_generator(small())), ids=lambda value: getattr(value, "func", value)
+    ("estimator", "check"), list(estimator_checks_generator(make())), ids=lambda value: getattr(value, "func", value)
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_check_estimator(estimator, check):
@@ -43,9 +31,9 @@ Y = np.sin(3 * X[:, :1] + np.arange(4)) * X[:, 1:]
 
 
 def test_pipeline_cross_validation_and_grid_search():
-    scores = cross_val_score(make_pipeline(MinMaxScaler(), small(steps=40)), X, Y, cv=3)
+    scores = cross_val_score(make_pipeline(MinMaxScaler(), make(steps=40)), X, Y, cv=3)
     assert scores.shape == (3,)
     assert (scores > 0.5).all()
-    search = GridSearchCV(small(steps=20), {"n_latents": [1, 2], "kernel_w": ["rbf", "matern52"]}, cv=2).fit(X, Y)
+    search = GridSearchCV(make(steps=20), {"n_latents": [1, 2], "kernel_w": ["rbf", "matern52"]}, cv=2).fit(X, Y)
     assert set(search.best_params_) == {"n_latents", "kernel_w"}
     assert search.predict(X).shape == Y.shape

@@ -11,8 +11,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.nn import PyroSample
-
-from pyro_gprn import GPRNRegressor
+from quick import small
 
 X = np.random.default_rng(0).uniform(size=(14, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:]
@@ -23,10 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):
-    return GPRNRegressor(
-        **{"n_latents": 2, "steps": 12, "seed": 0, "progress": False, "selection": False, "own_kernels": False}
-        | settings
-    )
+    return small(**{"steps": 12} | settings)
 
 
 def kernel_with_prior():
