@@ -17,9 +17,14 @@ WITH_CHECKPOINTS = [name for name, each in INFERENCES.items() if each.has_checkp
 
 
 def small(**settings: Any) -> GPRNRegressor:
-    """An estimator whose fits are as short as they can be and still be fits."""
-    short = {"n_latents": 2, "steps": 8, "selection": False, "own_kernels": False}
-    return GPRNRegressor(**short | {"seed": 0, "progress": False} | settings)
+    """An estimator whose fits are as short as they can be and still be fits: it compares no kernels and two starts."""
+    short = {"n_latents": 2, "steps": 8, "selection": False, "own_kernels": False, "seed": 0, "progress": False}
+    inference = settings.get("inference", "collapsed")
+    if inference == "collapsed":
+        short["starts"] = ["independent", "functions"]
+    if inference in INFERENCES and not INFERENCES[inference].has_constant_weights:
+        short["kernel_w"] = "rbf"
+    return GPRNRegressor(**short | settings)
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from quick import small
 
-from pyro_gprn import GPRNRegressor
 from pyro_gprn.archive import ArchiveError, write_archive
 from pyro_gprn.training.checkpoint import Checkpoint
 
@@ -20,7 +20,7 @@ INFERENCES = ["collapsed", "kronecker", "mean-field", "mixture"]
 
 
 def fit(inference, path, callback=None):
-    r = GPRNRegressor(1, inference=inference, steps=50, seed=0, progress=False, selection=False, checkpoint=path)
+    r = small(n_latents=1, inference=inference, steps=50, checkpoint=path)
     return r.fit(X, Y, callback=callback)
 
 

@@ -11,6 +11,7 @@ import pyro.contrib.gp.kernels as kernels
 import pyro.distributions as dist
 import pytest
 import torch
+from quick import small
 from sklearn.exceptions import NotFittedError
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 1, "steps": 3, "seed": 0, "progress": False, "selection": False} | settings)
+    return small(**{"n_latents": 1, "steps": 3} | settings)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 import torch
-from quick import WITH_CHECKPOINTS, counted_fits
+from quick import WITH_CHECKPOINTS, counted_fits, small
 
-from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
+from pyro_gprn import CollapsedGPRN, fit_collapsed
 from pyro_gprn.collapsed import independent
 from pyro_gprn.estimator.inference import INFERENCES
 from pyro_gprn.training import evidence
@@ -20,7 +20,7 @@ INTERRUPTED = pytest.mark.filterwarnings("ignore:.*interrupted:UserWarning")
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 1, "steps": 6, "seed": 0, "progress": False, "selection": False} | settings)
+    return small(**{"n_latents": 1, "steps": 6} | settings)
 
 
 def press_ctrl_c(*_):

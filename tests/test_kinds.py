@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
-
-from pyro_gprn import GPRNRegressor
+from quick import small
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -16,7 +15,7 @@ X_NEW = X[:4] + 0.05
 
 
 def fit(inputs, outputs, **settings):
-    return GPRNRegressor(2, steps=5, seed=0, progress=False, selection=False, **settings).fit(inputs, outputs)
+    return small(**{"steps": 5} | settings).fit(inputs, outputs)
 
 
 @pytest.fixture(scope="module")

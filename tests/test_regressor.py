@@ -1,14 +1,15 @@
 """The estimator: predictions, degenerate data, errors, interruption, going on."""
 
+import copy
 import signal
 
 import numpy as np
 import pytest
 import torch
+from quick import small
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from pyro_gprn import GPRNRegressor
 from pyro_gprn.estimator import fitted as record
 from pyro_gprn.estimator.inference import INFERENCES
 
@@ -27,7 +28,7 @@ X_NEW = np.random.default_rng(1).uniform(0.1, 0.9, size=(12, 2))
 
 
 def make(**settings):
-    return GPRNRegressor(**{"n_latents": 2, "steps": 20, "seed": 0, "progress": False, "selection": False} | settings)
+    return small(**{"steps": 20} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -185,10 +186,15 @@ BAD = [
 ]
 
 
+@pytest.fixture(scope="module")
+def of_three():
+    """A fit of three outputs."""
+    return make(steps=3).fit(X, Y[:, :3])
+
+
 @pytest.mark.parametrize(("settings", "inputs", "outputs", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
-def test_bad_input_has_its_own_error_and_leaves_the_estimator_as_it_was(settings, inputs, outputs, message):
-    r = make(steps=3).fit(X, Y[:, :3])
-    r.set_params(**settings)
+def test_bad_input_has_its_own_error_and_leaves_the_estimator_as_it_was(of_three, settings, inputs, outputs, message):
+    r = copy.copy(of_three).set_params(**settings)
     before = dict(vars(r))
     prediction = None if "inference" in settings else r.predict(X_NEW)
     with pytest.raises(ValueError, match=message):

@@ -14,12 +14,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 CANNOT: dict[str, str] = {}
 
 
-def make(**settings):
-    return small(**{"kernel_w": "rbf"} | settings)
-
-
 @pytest.mark.parametrize(
-    ("estimator", "check"), list(estimator_checks_generator(make())), ids=lambda value: getattr(value, "func", value)
+    ("estimator", "check"), list(estimator_checks_generator(small())), ids=lambda value: getattr(value, "func", value)
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_check_estimator(estimator, check):
@@ -31,9 +27,9 @@ Y = np.sin(3 * X[:, :1] + np.arange(4)) * X[:, 1:]
 
 
 def test_pipeline_cross_validation_and_grid_search():
-    scores = cross_val_score(make_pipeline(MinMaxScaler(), make(steps=40)), X, Y, cv=3)
+    scores = cross_val_score(make_pipeline(MinMaxScaler(), small(steps=40)), X, Y, cv=3)
     assert scores.shape == (3,)
     assert (scores > 0.5).all()
-    search = GridSearchCV(make(steps=20), {"n_latents": [1, 2], "kernel_w": ["rbf", "matern52"]}, cv=2).fit(X, Y)
+    search = GridSearchCV(small(steps=20), {"n_latents": [1, 2], "kernel_w": ["rbf", "matern52"]}, cv=2).fit(X, Y)
     assert set(search.best_params_) == {"n_latents", "kernel_w"}
     assert search.predict(X).shape == Y.shape

@@ -380,7 +380,8 @@ class GPRNRegressor(Estimator):
 
         file = None
         if self.checkpoint is not None:
-            search = {"search": "selection", "effective_outputs": self.effective_outputs, "starts": given}
+            starts_given = None if given is None else list(given)  # a file has lists, no tuples
+            search = {"search": "selection", "effective_outputs": self.effective_outputs, "starts": starts_given}
             network = make(replace(recipe, n_latents=1), data.X, data.known.source.shape[1:])
             settings = TrainingSettings(steps, rate or 0.0, seed=self.seed)
             file = Checkpoint(self.checkpoint, fit_identity(network, data.known, settings) | search)
