@@ -1,5 +1,6 @@
 """ArviZ, leave-one-out, the report and its pictures."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 import xarray as xr
 from matplotlib import pyplot
 from pyro.infer import MCMC, NUTS
+from quick import small
 from sklearn.model_selection import KFold
 from torch.distributions import MultivariateNormal
 
@@ -41,15 +43,7 @@ Y = np.linalg.cholesky(KERNEL) @ RNG.normal(size=(40, 30)) + 0.1 * RNG.normal(si
 
 
 def fit(outputs=Y, **settings):
-    settings = {
-        "n_latents": 3,
-        "steps": 400,
-        "restarts": 2,
-        "seed": 0,
-        "progress": False,
-        "selection": False,
-    } | settings
-    return GPRNRegressor(**settings).fit(X, outputs)
+    return small(**{"n_latents": 3, "steps": 150, "restarts": 2} | settings).fit(X, outputs)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +54,7 @@ def fitted():
 @pytest.fixture(scope="module")
 def right():
     """A fit of the right size."""
-    return fit(n_latents=1)
+    return fit(n_latents=1, steps=400)
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +159,11 @@ FACTORISED = sorted(name for name, inference in INFERENCES.items() if inference.
 @pytest.fixture(scope="module", params=FACTORISED)
 def with_weights(request):
     """A fit of a network that has its weights."""
-    return fit(Y[:, :12], inference=request.param, n_latents=1, steps=60)
+    return fit(Y[:, :12], inference=request.param, n_latents=1, steps=30)
 
 
-def test_of_a_network_with_its_weights_all_is_said_that_can_be(with_weights):
+def test_of_a_network_with_its_weights_all_is_said_that_can_be(monkeypatch, with_weights):
+    monkeypatch.setattr("pyro_gprn.diagnostics.report.LEAST_STEPS", 30)
     report = diagnose(with_weights)
     for heading in ("posterior", "leave-one-out"):
         assert report.findings[heading].startswith("not available for this posterior, because")
@@ -469,7 +464,7 @@ def test_an_output_that_only_held_out_rows_have_is_predicted_all_the_same():
 
 
 def test_a_bad_local_optimum_among_restarts_is_flagged(right):
-    r = fit(n_latents=1)
+    r = copy.deepcopy(right)
     run = r.fitted_.runs[0]
     run["bound"] -= 0.2 * (run["bound"] - run["start"]) + 50
     report = diagnose(r)

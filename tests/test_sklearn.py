@@ -12,10 +12,14 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 #: Checks that cannot pass, each with its reason: there is none.
 CANNOT: dict[str, str] = {}
+#: They fit a hundred times, some of them two hundred rows.
+SHORTEST = {"n_latents": 1, "steps": 3, "starts": ["independent"]}
 
 
 @pytest.mark.parametrize(
-    ("estimator", "check"), list(estimator_checks_generator(small())), ids=lambda value: getattr(value, "func", value)
+    ("estimator", "check"),
+    list(estimator_checks_generator(small(**SHORTEST))),
+    ids=lambda value: getattr(value, "func", value),
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_check_estimator(estimator, check):
