@@ -135,16 +135,18 @@ def test_widening_makes_intervals_hold_what_was_held_out(spread, expected):
     assert judgement.widening("it") == pytest.approx(expected, rel=0.02)
 
 
+def score_without_fits(monkeypatch, deviations):
+    """Every fold of every candidate has the same score, and these deviations."""
+    held_out = HeldOut(torch.full((24, 2), 1.0), deviations)
+    monkeypatch.setattr(selection.Selection, "_score", lambda self, candidate, fold: held_out)
+
+
 def test_outputs_that_vary_most_may_want_more_widening(monkeypatch):
     x, y = smooth()
     y[:, :3] *= 20.0
-
-    def score(self, candidate, fold):
-        deviations = numbers(24, 30, seed=1).abs()
-        deviations[:, :3] *= 1.7
-        return HeldOut(torch.full((24, 2), 1.0), deviations)
-
-    monkeypatch.setattr(selection.Selection, "_score", score)
+    deviations = numbers(24, 30, seed=1).abs()
+    deviations[:, :3] *= 1.7
+    score_without_fits(monkeypatch, deviations)
     r = GPRNRegressor(2, kernel_w="rbf", standardize="field", **QUICK).fit(x, y)
     assert 1.25 < r.widening_ < 2.0  # together they want about 1.07
 
@@ -201,6 +203,7 @@ def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, 
 
 def test_widening_changes_intervals_and_not_means(monkeypatch):
     x, y = smooth()
+    score_without_fits(monkeypatch, numbers(24, 30).abs())
     fits = []
     for factor in (1.0, 1.5):
         monkeypatch.setattr(Judgement, "widening", lambda self, *which, factor=factor: factor)
@@ -219,6 +222,7 @@ def test_selection_must_be_true_or_false():
 
 def test_a_fit_that_goes_on_keeps_what_was_chosen_and_why(monkeypatch):
     monkeypatch.setattr(Judgement, "widening", lambda self, *which: 1.5)
+    score_without_fits(monkeypatch, numbers(24, 30).abs())
     x, y = smooth()
     r = GPRNRegressor("auto", warm_start=True, **QUICK).fit(x, y)
     names = ("selection_", "widening_", "kernel_evidence_", "latent_scores_", "n_latents_")

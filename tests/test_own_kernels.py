@@ -386,7 +386,7 @@ def test_draws_of_weights_reproduce_the_mean(holes):
     """E[y*] = E[Σ_k W f]: over draws of weights and functions at the training inputs, without noise."""
     model, data = varied(), outputs(holes)
     v = numbers(1, N, K)
-    sites = {"v": v.expand(4000, N, K)}
+    sites = {"v": v.expand(2000, N, K)}
     W = sample_weights(model, sites, X, 0, Y=data, generator=new_generator(0))
     with torch.no_grad():
         Lf, Kw, noise = model.covariances()

@@ -139,8 +139,7 @@ def test_files_that_are_not_right_say_so(tmp_path):
 KILLED = """
     import os, signal
     import numpy as np
-    from quick import quick_starts
-    from pyro_gprn import GPRNRegressor
+    from quick import quick_starts, small
 
     X = np.random.default_rng(0).uniform(size=(15, 2))
     Y = np.sin(3 * X[:, :1] + np.arange(6)) + X[:, 1:]
@@ -149,10 +148,8 @@ KILLED = """
         if step == {step}:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    settings = dict(inference={inference!r}, steps=80, seed=0, progress=False, selection=False, own_kernels=False)
-    r = GPRNRegressor(2, checkpoint={path!r}, **settings)
     with quick_starts():
-        r.fit(X, Y, callback=kill)
+        small(inference={inference!r}, steps=40, checkpoint={path!r}).fit(X, Y, callback=kill)
 """
 
 
@@ -160,15 +157,15 @@ KILLED = """
 @pytest.mark.parametrize("inference", ["collapsed", "kronecker", "mean-field", "mixture"])
 def test_a_fit_that_was_killed_is_resumed(tmp_path, inference):
     path = tmp_path / "fit.checkpoint"
-    program = textwrap.dedent(KILLED).format(path=str(path), inference=inference, step=50)
+    program = textwrap.dedent(KILLED).format(path=str(path), inference=inference, step=30)
     killed = subprocess.run([sys.executable, "-c", program], check=False, cwd=Path(__file__).parent)
     assert killed.returncode == -9
     assert path.exists()
     steps = []
-    settings = {"inference": inference, "steps": 80, "own_kernels": False}
-    r = GPRNRegressor(2, seed=0, progress=False, selection=False, checkpoint=path, **settings)
+    settings = {"inference": inference, "steps": 40}
+    r = small(checkpoint=path, **settings)
     r.fit(X, Y, callback=lambda step, bound: steps.append(step))
-    assert steps[0] == 40  # it went on from the last checkpoint
+    assert steps[0] == 20  # it went on from the last checkpoint
     unbroken = fit(**settings)
     assert r.elbo_ == pytest.approx(unbroken.elbo_, rel=1e-6)
     np.testing.assert_allclose(r.predict(X_NEW), unbroken.predict(X_NEW), rtol=1e-5, atol=1e-8)

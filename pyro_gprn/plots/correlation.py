@@ -46,7 +46,8 @@ def plot_correlation(
         observed, the nearest to it that was.
 
     >>> X = np.linspace(0, 1, 10)[:, None]
-    >>> r = GPRNRegressor(2, selection=False, steps=20, seed=0, progress=False).fit(X, np.sin(X + np.arange(6)))
+    >>> settings = {"kernel_w": "rbf", "own_kernels": False, "selection": False, "seed": 0, "progress": False}
+    >>> r = GPRNRegressor(2, steps=20, **settings).fit(X, np.sin(X + np.arange(6)))
     >>> plot_correlation(r, [0.5]).get_xlabel()
     'output'
     >>> field = r.set_params(output_shape=(2, 3)).fit(X, np.sin(X + np.arange(6)))

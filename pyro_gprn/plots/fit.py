@@ -17,7 +17,8 @@ def plot_fit(regressor: GPRNRegressor, axes: Axes | None = None) -> Axes:
     """The bound at each training step, and the bound at the end.
 
     >>> X = np.linspace(0, 1, 10)[:, None]
-    >>> r = GPRNRegressor(1, selection=False, steps=20, seed=0, progress=False).fit(X, np.sin(X + np.arange(5)))
+    >>> settings = {"kernel_w": "rbf", "own_kernels": False, "selection": False, "seed": 0, "progress": False}
+    >>> r = GPRNRegressor(1, steps=20, **settings).fit(X, np.sin(X + np.arange(5)))
     >>> plot_fit(r).get_xlabel()
     'step'
     """
