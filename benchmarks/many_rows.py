@@ -33,8 +33,8 @@ from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.pyro_state import new_generator
 
 Cell = Callable[[], dict[str, Any]]
-#: The most steps of the fits that are compared. Those with inducing inputs take no more; an exact one of 1,000 rows had not
-#: ended after 25 minutes with the 800 that it may take.
+#: The most steps of the fits that are compared. Those with inducing inputs take no more; an exact one of 1,000 rows had
+#: not ended after 25 minutes with the 800 that it may take.
 STEPS = 300
 
 
