@@ -47,7 +47,7 @@ class OutputStatistics(ABC):
     ([[False, True], [True, True]], [1.0, 2.0], [1, 1, 0])
     """
 
-    #: How many bytes a pass over Y takes at a time; None takes what suits the source.
+    #: How many bytes a block of a pass over Y takes; None is the usual number.
     chunk_bytes: ClassVar[int | None] = None
 
     source: OutputSource
@@ -322,7 +322,7 @@ def gram_matrix(outputs: Any, *, chunk_bytes: int | None = None) -> Tensor:
 
     :param outputs: ``Y``, ``(N, d_1, …, d_M)``: a torch tensor, or anything that slices into NumPy arrays
         (NumPy, a memory map, dask, zarr).
-    :param chunk_bytes: how many bytes of Y are held in float64 at a time; None takes what suits where Y is stored.
+    :param chunk_bytes: how many bytes of Y are held in float64 at a time; None is the usual number.
     :returns: ``(N, N)`` in float64.
 
     >>> import numpy as np

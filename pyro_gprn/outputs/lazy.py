@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: A chunk of outputs with all rows has at most about so many bytes.
 MOST_BYTES = 2**28
+#: Outputs of at most so many bytes are one chunk in a pass over all of them.
+WHOLE_BYTES = 2**28
 #: Results of so many chunks are merged at a time.
 MERGED_AT_ONCE = 8
 #: Chunks, evenly spread, whose values identify Y, and how many numbers of each are looked at.
@@ -143,13 +145,25 @@ class DaskOutputs(OutputSource):
     ) -> T:
         """The merged results of a function of each chunk, by one dask graph.
 
+        Outputs of at most :data:`WHOLE_BYTES` are taken as one chunk here. So their result does not depend on the
+        chunks in which they come, not even in its last digit.
+
         :param function: takes a chunk ``(N, b_1, …, b_M)`` and which one it is. It runs on one torch thread.
         :param merge: makes one result of several that follow each other. It may change none of them.
         :param chunks: which chunks; None is all.
         :param progress: whether to show a progress bar.
         """
-        some, blocks = self.chunks_of_outputs() if chunks is None else chunks, self._delayed()
+        every = self.chunks_of_outputs()
         on_chunk, join = load("dask").delayed(_on_one_thread, pure=True), load("dask").delayed(merge, pure=True)
+        if chunks is None and self.array.npartitions > 1 and self.array.nbytes <= WHOLE_BYTES:
+            try:
+                whole = DaskOutputs(self.array.rechunk(-1))
+                (chunk,) = whole.chunks_of_outputs()
+                (result,) = self._compute([on_chunk(function, whole._delayed().item(), chunk)], every, progress)
+                return result
+            except OutputValuesError:
+                pass  # the chunks one by one tell which of them has the values
+        some, blocks = every if chunks is None else chunks, self._delayed()
         parts = [on_chunk(function, blocks[chunk.number], chunk) for chunk in some]
         while len(parts) > 1:
             parts = [join(parts[i : i + MERGED_AT_ONCE]) for i in range(0, len(parts), MERGED_AT_ONCE)]

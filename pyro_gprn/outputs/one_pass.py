@@ -23,7 +23,7 @@ from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.selection import evenly_spread, spread_positions
 from pyro_gprn.outputs.source import CHUNK_BYTES, ArrayOutputs, OutputSource, OutputValuesError
 from pyro_gprn.outputs.spreads import Spreads
-from pyro_gprn.outputs.standardize import OutputScale, centre_chunk, standardize_chunk, usable_scale
+from pyro_gprn.outputs.standardize import OutputScale, centre_chunk, scale_of_field, standardize_chunk, usable_scale
 from pyro_gprn.outputs.sums import GramSums
 
 #: So many outputs, evenly spread, are kept in memory: those that make the coordinates of predictions, those on which
@@ -143,8 +143,8 @@ def standardize_lazily(
     sums: BlockSums = source.total(sum_chunk, _merge, progress=progress)
     one = torch.ones((), dtype=torch.float64)
     if scale == "field":
-        mean_square = torch.tensor(sums.gram.sum_of_squares / max(1.0, sums.n_numbers), dtype=torch.float64)
-        one = usable_scale(mean_square.sqrt(), torch.tensor(sums.largest_mean), source.dtype)
+        largest_mean = torch.tensor(sums.largest_mean, dtype=torch.float64)
+        one = scale_of_field(sums.gram.sum_of_squares, sums.n_numbers, largest_mean, source.dtype)
     standard, present = BlockStandard(scale, centre, one), _present(source, sums.empty)
     if present is None:
         source.hold(*_joined(sums.held))

@@ -65,17 +65,22 @@ class OutputSource(ABC):
         """True if this source reads ``outputs``, unchanged since it was made (see :class:`Identity`)."""
 
     def chunks(self, chunk_bytes: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Reads all outputs, a block ``(N, b)`` at a time, and yields the positions of each block with it.
+        """Reads all outputs and yields them a block ``(N, b)`` at a time, with the positions of each block.
 
-        :param chunk_bytes: about how many bytes one block takes in float64; None takes what suits the source.
+        :param chunk_bytes: about how many bytes one block takes in float64. None takes :data:`CHUNK_BYTES`, wherever Y
+            lies, so that sums over blocks are the same to the bit; several blocks are read at once where that pays.
         """
-        width = max(1, (chunk_bytes or self._chunk_bytes) // (8 * self.n_rows))
-        for start in range(0, self.n_outputs, width):
-            positions = slice(start, min(start + width, self.n_outputs))
-            yield positions, self.read(positions)
+        width = max(1, (chunk_bytes or CHUNK_BYTES) // (8 * self.n_rows))
+        at_once = width if chunk_bytes else width * max(1, self._read_bytes // CHUNK_BYTES)
+        for first in range(0, self.n_outputs, at_once):
+            outputs = self.read(slice(first, min(first + at_once, self.n_outputs)))
+            for start in range(0, outputs.shape[1], width):
+                block = outputs[:, start : start + width]
+                yield slice(first + start, first + start + block.shape[1]), block
 
     @property
-    def _chunk_bytes(self) -> int:
+    def _read_bytes(self) -> int:
+        """About how many bytes are read at once, counted in float64."""
         return CHUNK_BYTES
 
     def digest(self) -> str:
@@ -113,7 +118,7 @@ class ArrayOutputs(OutputSource):
         self._identity = Identity(array)
 
     @property
-    def _chunk_bytes(self) -> int:
+    def _read_bytes(self) -> int:
         return CHUNK_BYTES if isinstance(self.array, Tensor) else READ_BYTES
 
     def is_of(self, outputs: Any) -> bool:
@@ -198,7 +203,7 @@ class RowsOfOutputs(OutputSource):
         return self._source.read(positions)[self._rows]
 
     @property
-    def _chunk_bytes(self) -> int:
+    def _read_bytes(self) -> int:
         # A block of all rows is read before some are taken: it is that which must not be large.
         return max(1, READ_BYTES * self.n_rows // self._source.n_rows)
 
@@ -233,8 +238,8 @@ class StandardizedOutputs(OutputSource):
         return outputs is self
 
     @property
-    def _chunk_bytes(self) -> int:
-        return self.source._chunk_bytes
+    def _read_bytes(self) -> int:
+        return self.source._read_bytes
 
 
 class Identity:

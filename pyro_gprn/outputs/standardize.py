@@ -57,7 +57,12 @@ def standardize(
         if sums is not None:
             sums.add(values)
     mean, spread, counts, scales = (torch.cat(values) for values in zip(*parts, strict=True))
-    return _leave_out_empty(source, sums, mean, spread, counts, _one_scale(scale, mean, spread, counts, scales, source))
+    if scale is None:
+        scales = torch.ones((), dtype=torch.float64, device=source.device)
+    elif scale == "field":
+        squares = (spread.square() * counts).sum().item() if sums is None else sums.sum_of_squares
+        scales = scale_of_field(squares, counts.sum().item(), mean.abs().max(), source.dtype)
+    return _leave_out_empty(source, sums, mean, spread, counts, scales)
 
 
 def standardize_chunk(chunk: Tensor, scale: OutputScale, centre: bool) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -91,16 +96,16 @@ def centre_chunk(chunk: Tensor, centre: bool, out: Tensor | None = None) -> tupl
     return values, mean, counts
 
 
-def _one_scale(
-    scale: OutputScale, mean: Tensor, spread: Tensor, counts: Tensor, scales: Tensor, source: OutputSource
-) -> Tensor:
-    """The one scale of all outputs, ``()``, or the scale of each, ``(D,)``."""
-    if scale == "outputs":
-        return scales
-    if scale is None:
-        return torch.ones((), dtype=torch.float64, device=source.device)
-    root_mean_square = ((spread.square() * counts).sum() / counts.sum()).sqrt()
-    return usable_scale(root_mean_square, mean.abs().max(), source.dtype)
+def scale_of_field(sum_of_squares: float, n_numbers: float, largest_mean: Tensor, dtype: torch.dtype) -> Tensor:
+    """The one scale of all outputs, ``()``: the root mean square of what is left when their means are subtracted.
+
+    :param sum_of_squares: of the centred outputs.
+    :param n_numbers: how many numbers were observed.
+    :param largest_mean: the largest absolute value of an output's mean, ``()``.
+    :param dtype: the type of the outputs as they came.
+    """
+    mean_square = largest_mean.new_tensor(sum_of_squares / max(1.0, n_numbers))
+    return usable_scale(mean_square.sqrt(), largest_mean, dtype)
 
 
 def usable_scale(scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:
