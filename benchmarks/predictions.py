@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pyro_gprn import GPRNRegressor
 from pyro_gprn.algebra.linalg import safe_cholesky
+from pyro_gprn.collapsed.conditioned import MOST_DRAWS as N_DRAWS
 from pyro_gprn.collapsed.draws import PosteriorDraws
-from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.estimator.fitted import BLOCK_NUMBERS, FittedNetwork
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
 from pyro_gprn.pyro_state import new_generator

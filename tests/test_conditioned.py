@@ -15,7 +15,7 @@ import pyro_gprn.collapsed.conditioned
 import pyro_gprn.collapsed.prediction
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, learn_output_scales, posterior_predictive
 from pyro_gprn.collapsed import spread
-from pyro_gprn.collapsed.conditioned import ConditionedDraws
+from pyro_gprn.collapsed.conditioned import FEWEST_DRAWS, MOST_DRAWS, ConditionedDraws, DrawsAlike
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator
@@ -126,7 +126,27 @@ def test_what_does_not_fit_into_memory_or_cache_at_once_changes_nothing(holes, m
     monkeypatch.setattr(pyro_gprn.collapsed.conditioned, "MOST_KEPT", 0)
     monkeypatch.setattr(pyro_gprn.collapsed.conditioned, "MOST_MADE", 1)
     monkeypatch.setattr(pyro_gprn.collapsed.prediction, "CACHED_NUMBERS", 1)
+    monkeypatch.setattr(pyro_gprn.collapsed.prediction, "HELD_NUMBERS", 1)
     torch.testing.assert_close(predict(), expected)
+
+
+def test_matrices_that_cannot_be_kept_are_made_once_for_many_inputs(monkeypatch):
+    model, guide, Y = problem()
+    made = []
+    make = DrawsAlike._make
+    monkeypatch.setattr(DrawsAlike, "_make", lambda self: made.append(len(self.V)) or make(self))
+    monkeypatch.setattr(pyro_gprn.collapsed.conditioned, "MOST_KEPT", 0)
+    monkeypatch.setattr(pyro_gprn.collapsed.prediction, "CACHED_NUMBERS", 1)
+    predictive = posterior_predictive(model, guide, X_NEW, Y)
+    predictive.mean()
+    assert made == [FEWEST_DRAWS]
+
+
+def test_there_are_as_many_draws_as_can_be_kept(monkeypatch):
+    model, guide, Y = problem()
+    for n_kept, n_draws in ((10, FEWEST_DRAWS), (50, 50), (1000, MOST_DRAWS)):
+        monkeypatch.setattr(pyro_gprn.collapsed.conditioned, "MOST_KEPT", 2 * n_kept * 12**2)
+        assert ConditionedDraws.of(model, guide, Y).n_draws == n_draws
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])

@@ -44,6 +44,8 @@ from pyro_gprn.pyro_state import white_noise
 
 T = TypeVar("T")
 
+#: How many draws predictions are averages over: the first number, or as many fewer as can be kept, down to the second.
+MOST_DRAWS, FEWEST_DRAWS = 128, 32
 #: Matrices of all draws and groups are kept if they have at most this many numbers; otherwise each use makes them.
 MOST_KEPT = 2**26
 #: Matrices that are not kept are made for as many draws at a time as have about this many numbers.
@@ -187,6 +189,7 @@ class ConditionedDraws:
     :param known: statistics of the data.
     :param coordinates: white coordinates of the outputs.
     :param parts: the draws, those together that share their hyperparameters.
+    :param is_kept: whether their matrices are kept once they are made.
 
     >>> from pyro_gprn import CollapsedGuide, posterior_predictive
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=30, n_latents=2)
@@ -200,6 +203,7 @@ class ConditionedDraws:
     known: OutputStatistics
     coordinates: WhiteCoordinates
     parts: list[DrawsAlike]
+    is_kept: bool
 
     @classmethod
     @torch.no_grad()
@@ -209,7 +213,7 @@ class ConditionedDraws:
         posterior: Posterior,
         Y: object = None,
         *,
-        n_draws: int,
+        n_draws: int | None = None,
         generator: torch.Generator | None = None,
         coordinates: WhiteCoordinates | None = None,
     ) -> ConditionedDraws:
@@ -218,15 +222,18 @@ class ConditionedDraws:
         :param coordinates: white coordinates of the outputs that were made before; None makes them.
         """
         known = model.statistics(Y)
-        draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
         coordinates = WhiteCoordinates.of(known) if coordinates is None else coordinates
-        is_kept = 2 * len(draws.V) * coordinates.root.numel() <= MOST_KEPT
+        can_be_kept = MOST_KEPT // (2 * coordinates.root.numel())
+        if n_draws is None:
+            n_draws = max(FEWEST_DRAWS, min(MOST_DRAWS, can_be_kept))
+        draws = PosteriorDraws.of(model, posterior, n_draws, mirrored=True, generator=generator)
+        is_kept = len(draws.V) <= can_be_kept
 
         def condition(V: Tensor) -> DrawsAlike:
             white = mirrored_noise(len(V), 1, model, generator)
             return DrawsAlike(model, V, white, known, coordinates, is_kept)
 
-        return cls(draws, known, coordinates, draws.each(condition))
+        return cls(draws, known, coordinates, draws.each(condition), is_kept)
 
     @property
     def n_draws(self) -> int:

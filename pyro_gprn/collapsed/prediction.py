@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import covariance_root
-from pyro_gprn.collapsed.conditioned import ConditionedDraws, DrawsAlike, NewRows, SettledDraws, mirrored_noise
+from pyro_gprn.collapsed.conditioned import (
+    MOST_DRAWS,
+    ConditionedDraws,
+    DrawsAlike,
+    NewRows,
+    SettledDraws,
+    mirrored_noise,
+)
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.likelihood import combine_outputs, combine_values
 from pyro_gprn.collapsed.model import CollapsedGPRN
@@ -35,11 +42,10 @@ from pyro_gprn.pyro_state import white_noise
 Wanted: TypeAlias = Literal["mean", "variance", "marginal", "joint"]
 #: Draws, with or without the matrices from which predictions at new inputs are made.
 Draws: TypeAlias = ConditionedDraws | SettledDraws
-#: How many components a mixture has by default.
-N_DRAWS = 128
 #: Coefficients of all draws are made for as many new inputs at a time as give about this many numbers: a cache holds
-#: them, which halves the time.
-CACHED_NUMBERS = 2**19
+#: them, which halves the time. Where the matrices of draws are made anew each time, that is what costs, and there are
+#: more inputs at a time.
+CACHED_NUMBERS, HELD_NUMBERS = 2**19, 2**24
 
 
 class OutputMixture(NamedTuple):
@@ -72,7 +78,8 @@ class CollapsedPredictive(PosteriorPredictive):
         draws, a mapping from site names to tensors as ``MCMC.get_samples()`` gives: "v" and drawn hyperparameters.
     :param X_new: ``(N*, P)``.
     :param Y: the data, if the model has not seen them.
-    :param n_draws: how many components the mixture has. (Of draws all are used.)
+    :param n_draws: how many components the mixture has; None is 128, and fewer (at least 32) where training rows or
+        groups of outputs are so many that their matrices could not be kept. (Of draws all are used.)
     :param output_scales: what :func:`~pyro_gprn.learn_output_scales` says; None gives all outputs one scale.
     :param conditioned: draws that were made and conditioned on the data before, for another prediction from the same
         posterior; ``Y`` and ``n_draws`` are then left out of account.
@@ -88,7 +95,7 @@ class CollapsedPredictive(PosteriorPredictive):
         X_new: Tensor,
         Y: Any = None,
         *,
-        n_draws: int = N_DRAWS,
+        n_draws: int | None = None,
         output_scales: OutputScales | ScaleRule | None = None,
         conditioned: ConditionedDraws | None = None,
         variance_type: torch.dtype = torch.float64,
@@ -116,7 +123,8 @@ class CollapsedPredictive(PosteriorPredictive):
         """
         if len(self._averages) < (3 if with_variance else 1):
             drawn = self._conditioned
-            at_once = max(1, CACHED_NUMBERS // (drawn.n_draws * drawn.n_groups * self._model.n_rows))
+            at_most = CACHED_NUMBERS if drawn.is_kept else HELD_NUMBERS
+            at_once = max(1, at_most // (drawn.n_draws * drawn.n_groups * self._model.n_rows))
             blocks = range(0, len(self.X_new), at_once)
             parts = [self._average(slice(start, start + at_once), with_variance) for start in blocks]
             mean, *rest = (torch.cat(values, dim=1) for values in zip(*parts, strict=True))
@@ -212,7 +220,7 @@ class CollapsedPredictive(PosteriorPredictive):
             conditioned = ConditionedDraws.of(
                 self._model, self._posterior, self._known, n_draws=n_draws, generator=self._generator
             )
-        return self._choose(self._mix_apart(conditioned), conditioned, min(n_draws or N_DRAWS, conditioned.n_draws))
+        return self._choose(self._mix_apart(conditioned), conditioned, min(n_draws or MOST_DRAWS, conditioned.n_draws))
 
     def _choose(self, mixture: OutputMixture, conditioned: Draws, n: int | None) -> Components:
         draws = self._chosen

@@ -11,7 +11,7 @@ from pyro_gprn.collapsed.conditioned import ConditionedDraws, WhiteCoordinates
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws, LowRankPredictive
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.prediction import N_DRAWS, CollapsedPredictive
+from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.collapsed.scattered_prediction import ScatteredPredictive
 from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.prediction.base import PosteriorPredictive, posterior_predictive
@@ -41,4 +41,4 @@ def condition_draws(
     """
     if model.has_inducing:
         return LowRankDraws.of(model, posterior, Y, generator=generator)
-    return ConditionedDraws.of(model, posterior, Y, n_draws=N_DRAWS, generator=generator, coordinates=coordinates)
+    return ConditionedDraws.of(model, posterior, Y, generator=generator, coordinates=coordinates)

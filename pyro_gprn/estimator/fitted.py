@@ -14,10 +14,9 @@ import torch
 from torch import Size, Tensor
 
 from pyro_gprn.collapsed import CollapsedGPRN, condition_draws, learn_output_scales, output_correlation
-from pyro_gprn.collapsed.conditioned import ConditionedDraws, WhiteCoordinates
+from pyro_gprn.collapsed.conditioned import MOST_DRAWS, ConditionedDraws, WhiteCoordinates
 from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws
 from pyro_gprn.collapsed.output_scales import PRIOR_DEGREES, Scales, learn_scale_rule
-from pyro_gprn.collapsed.prediction import N_DRAWS
 from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGPRN, weight_correlation
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.data import TrainingData
@@ -256,7 +255,7 @@ class FittedNetwork:
     def by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:
         """Predictions for a block of inputs at a time; those for an input do not depend on the other inputs."""
         conditioned = self.conditioned()
-        n_held = N_DRAWS * len(self.model.X) if conditioned is None else conditioned.n_held
+        n_held = MOST_DRAWS * len(self.model.X) if conditioned is None else conditioned.n_held
         size = max(1, BLOCK_NUMBERS // n_held)
         for start in range(0, len(X), size):
             rows, generator = slice(start, start + size), new_generator(self.seed)
