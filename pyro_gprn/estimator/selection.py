@@ -36,8 +36,6 @@ from pyro_gprn.training.selection import (
 #: Fits to folds take at most this many steps up to this many rows, and fewer, down to the third number, above: a step
 #: costs N³.
 FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 250, 100, 120
-#: With fewer outputs there is no tenth of them that varies most.
-FEWEST_FOR_A_TENTH = 20
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
 #: The names of the candidates whose functions are constant, and whose weights are.
@@ -167,7 +165,7 @@ class Selection:
             best, latent_scores = self._choose_latents(best, judgement)
         report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
         identity = None if self._file is None else self._file.identity
-        widening = self._widening(best, judgement) if best in judgement.deviations else 1.0
+        widening = judgement.widening(best) if best in judgement.deviations else 1.0
         return Selected(self._recipes[best], report, widening, latent_scores, identity)
 
     def _may_coregionalise(self) -> bool:
@@ -186,14 +184,6 @@ class Selection:
         self._judge(others, judgement)
         scores = {K: judgement.score(name) for K, name in sorted(names.items()) if name in judgement.by_row}
         return smallest_of_the_best(judgement, [name for _, name in sorted(names.items())]), scores
-
-    def _widening(self, name: str, judgement: Judgement) -> float:
-        """For all outputs together, or for the tenth of them that vary most, if these want more."""
-        together = judgement.widening(name)
-        if len(self._positions) < FEWEST_FOR_A_TENTH:
-            return together
-        spread = torch.nan_to_num(self._truth - self._truth.nanmean(0)).square().mean(0).cpu()
-        return max(together, judgement.widening(name, spread.argsort(descending=True)[: len(spread) // 10]))
 
     def _judge(self, recipes: dict[str, Recipe], so_far: Judgement) -> Judgement:
         """Adds the scores of further candidates to a judgement."""

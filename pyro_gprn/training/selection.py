@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyro_gprn.metrics import LEVEL
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.folds import Fold
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
@@ -93,17 +94,18 @@ class Judgement:
             {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
         ]
 
-    def widening(self, name: str, outputs: Tensor | slice = slice(None)) -> float:
+    def widening(self, name: str) -> float:
         """What a candidate's predicted standard deviations are to be multiplied by.
 
-        :param outputs: which of the b outputs to look at.
-
-        Such that central 95 % intervals of Gaussians hold 95 % of what was held out. Where they hold more already, half
-        of the way (on a logarithmic scale): folds have fewer rows than the fit, and too wide does less harm.
+        Such that central 95 % intervals of Gaussians hold what was held out as often as split conformal prediction
+        asks: of n exchangeable errors ``0.95 (n + 1) / n``, so that the interval of a further one holds it in 95 of 100
+        cases. The errors of a row belong together, so n is the number of rows. Where intervals are too wide already, we
+        go half of the way (on a logarithmic scale): folds have fewer rows than the fit, and too wide does less harm.
         """
-        deviations = self.deviations[name][:, outputs]
-        seen = deviations[~deviations.isnan()]
-        factor = seen.quantile(0.95).item() / 1.96
+        is_seen = ~self.deviations[name].isnan()
+        n_rows = int(is_seen.any(1).sum())
+        level = min(LEVEL * (n_rows + 1) / n_rows, 1.0)
+        factor = self.deviations[name][is_seen].quantile(level).item() / 1.96
         factor = factor if factor > 1.0 else math.sqrt(factor)
         return min(max(factor, 1.0 / MOST_WIDENING), MOST_WIDENING)
 
