@@ -3,7 +3,15 @@ import pytest
 import torch
 
 from pyro_gprn import CollapsedGPRN
-from pyro_gprn.network.kernels import KERNELS, describe_kernel, hold_scale, named_kernel, parts, rebuild_kernel
+from pyro_gprn.network.kernels import (
+    KERNELS,
+    describe_kernel,
+    hold_scale,
+    matern_product,
+    named_kernel,
+    parts,
+    rebuild_kernel,
+)
 
 X = torch.rand(12, 3, dtype=torch.float64)
 
@@ -26,6 +34,43 @@ def test_sums_and_products_bind_as_in_arithmetic():
     assert periodic.period.shape == (1,)
     grouped = named_kernel("(RBF + Linear) * constant", X)
     assert isinstance(grouped, gp.Product)
+
+
+degrees = pytest.mark.parametrize("degree", [1, 2])
+
+
+@degrees
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_a_product_over_columns_has_its_gradient(batch, degree):
+    rows = torch.rand(*batch, 4, 9, dtype=torch.float64)
+    columns = torch.cat([rows[..., :1, :], torch.rand(*batch, 2, 9, dtype=torch.float64)], -2)  # one is a row again
+    inputs = (rows.requires_grad_(), columns.requires_grad_())
+    assert torch.autograd.gradcheck(lambda *inputs: matern_product(*inputs, degree), inputs)
+
+
+@degrees
+def test_a_product_over_columns_is_that_of_the_formula_in_every_block(degree):
+    inputs = [torch.rand(n, 40, dtype=torch.float64, requires_grad=True) for n in (50, 200)]  # blocks of 16 rows
+    r = (inputs[0].unsqueeze(-2) - inputs[1]).abs()
+    expected = ((1 + r + (degree - 1) * r.square() / 3) * torch.exp(-r)).prod(-1)
+    actual = matern_product(*inputs, degree)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
+    upstream = torch.rand_like(expected)
+    gradients = (torch.autograd.grad(value, inputs, upstream) for value in (actual, expected))
+    for by_hand, automatic in zip(*gradients, strict=True):
+        torch.testing.assert_close(by_hand, automatic, rtol=1e-10, atol=1e-12)
+
+
+@degrees
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_product_over_columns_is_0_for_inputs_far_apart(degree, dtype):
+    inputs = torch.zeros(3, 20, dtype=dtype)
+    inputs[1] = 1e6
+    inputs[2, ::2] = -1e6
+    inputs.requires_grad_()
+    value = matern_product(inputs, inputs, degree)
+    assert torch.equal(value, torch.eye(3, dtype=dtype))
+    assert torch.equal(*torch.autograd.grad(value.sum(), inputs), torch.zeros_like(inputs))
 
 
 @pytest.mark.parametrize(

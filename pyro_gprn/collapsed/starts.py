@@ -23,7 +23,7 @@ from pyro_gprn.training.ranges import Ranges
 Start = Callable[[CollapsedGPRN, OutputStatistics, torch.Generator], Tensor]
 
 #: From this many rows on a fit says what it will take, and compares neither starts nor kernels unasked.
-MANY_ROWS = 1500
+MANY_ROWS = 1000
 #: Noise over signal, as variances, by which eigenvectors of the Gram matrix are smoothed.
 SMOOTHING = 0.1
 

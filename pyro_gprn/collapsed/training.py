@@ -97,7 +97,7 @@ def fit_collapsed(
         wide at new inputs. Both are cheaper a step, and predicted every field that was tried worse.
     :param guide: a trained posterior of the model to go on from, in place of a new start.
     :param starts: names of the starts (:data:`~pyro_gprn.collapsed.starts.STARTS`) that are raced, the best trained to
-        the end; None is all of them, or the first alone from N = 1,500 on. One name, ``["independent"]``, is no race.
+        the end; None is all of them, or the first alone from N = 1,000 on. One name, ``["independent"]``, is no race.
     :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
         model has; otherwise at several values from the data as well.
     :param steps: at most this many steps; fewer when the bound has settled. With inducing inputs they are those of the

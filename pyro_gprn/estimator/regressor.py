@@ -78,10 +78,10 @@ class GPRNRegressor(Estimator):
         more than their further hyperparameters cost; a Pyro kernel is shared then.
     :param inducing: how many inducing inputs stand for all rows (collapsed only), for thousands of rows and more
         (docs/many-rows.md). A fit then costs in proportion to N, and what is to be chosen is chosen on 300 of the rows.
-        ``"auto"`` takes 100 above N = 1,500, where outputs need not have kernels of their own, and none below. None is
+        ``"auto"`` takes 100 above N = 1,000, where outputs need not have kernels of their own, and none below. None is
         the exact network, whose cost grows with N³.
     :param starts: from where training starts (collapsed only): names out of ``"independent"``, ``"functions"``,
-        ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,500 on
+        ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,000 on
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.

@@ -70,34 +70,33 @@ def matern_product(X: Tensor, Z: Tensor, degree: int) -> Tensor:
     return _MaternProduct.apply(X, Z, degree)
 
 
-#: Columns whose polynomials are multiplied before a logarithm is taken of their product.
-_COLUMNS_AT_ONCE = 8
+#: Numbers in one array of a block: few enough for the processor's cache.
+_BLOCK = 2**17
+#: Columns whose polynomials are multiplied before a logarithm is taken.
+_COLUMNS_IN_A_LOGARITHM = 8
 
 
 class _MaternProduct(torch.autograd.Function):
-    """The product over columns with its gradient by hand, column by column: no array is larger than the result.
+    """The product over columns, with its gradient by hand, some rows at a time: only arrays ``(*batch, N, M)`` are kept.
 
-    The kernel is ``k = exp(Σ_p log q(r_p) − Σ_p r_p)``, where ``q`` is the polynomial. Logarithms cost most, so one is
-    taken for the product of several polynomials. Eight of them overflow only where ``exp(−Σ_p r_p)`` is 0 (from
-    ``Σ_p r_p`` of 3000 in single precision), and so is ``k`` if their product is held at the largest number.
+    The kernel is ``k = exp(Σ_p log q(r_p) − Σ_p r_p)``, where ``q`` is the polynomial. Logarithms take longest, so one
+    is taken of a product of several polynomials. Where such a product overflows, ``Σ_p r_p`` is in the thousands and
+    ``k`` is 0, and 0 it is with the largest number in place of infinity.
 
-    The derivative of ``q_d(r) exp(−r)`` is ``−r q_{d−1}(r) exp(−r) / (2d − 1)``, with ``q_0 = 1`` and ``q_1 = 1 + r``.
-    That of ``k`` by ``x_p`` is therefore ``−k (x_p − z_p) q_{d−1}(r_p) / q_d(r_p) / (2d − 1)``, and by ``z_p`` its
-    negative.
+    Since ``(q_d(r) exp(−r))' = −r q_{d−1}(r) exp(−r) / (2d − 1)``, with ``q_0 = 1``, the gradient by ``x_p`` is
+    ``−k (x_p − z_p) q_{d−1}(r_p) / q_d(r_p) / (2d − 1)``, and that by ``z_p`` is its negative.
     """
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, Z: Tensor, degree: int) -> Tensor:
-        exponent = X.new_zeros(*X.shape[:-1], Z.shape[-2])
-        product = torch.ones_like(exponent)
-        for column, apart in enumerate(_differences(X, Z), start=1):
+        value = X.new_empty(*X.shape[:-1], Z.shape[-2])
+        largest = torch.finfo(value.dtype).max
+        for rows, apart in _blocks(X, Z):
             r = apart.abs_()
-            exponent -= r
-            product *= _polynomial(r, degree)
-            if column % _COLUMNS_AT_ONCE == 0 or column == X.shape[-1]:
-                exponent += product.clamp_(max=torch.finfo(product.dtype).max).log_()
-                product.fill_(1)
-        value = exponent.exp_()
+            exponent = -r.sum(-3)
+            for polynomials in _polynomial(r, degree).split(_COLUMNS_IN_A_LOGARITHM, dim=-3):
+                exponent += polynomials.prod(-3).clamp_(max=largest).log_()
+            value[..., rows, :] = exponent.exp_()
         ctx.save_for_backward(X, Z, value)
         ctx.degree = degree
         return value
@@ -107,21 +106,24 @@ class _MaternProduct(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         X, Z, value = ctx.saved_tensors
         weight = upstream * value / (2 * ctx.degree - 1)
-        by_X, by_Z = torch.empty_like(X), torch.empty_like(Z)
-        for column, apart in enumerate(_differences(X, Z)):
+        by_X, by_Z = torch.empty_like(X), torch.zeros_like(Z)
+        for rows, apart in _blocks(X, Z):
             r = apart.abs()
-            slope = apart.mul_(weight).div_(_polynomial(r, ctx.degree))
+            slope = apart.mul_(weight[..., None, rows, :]).div_(_polynomial(r, ctx.degree))
             if ctx.degree > 1:
                 slope *= _polynomial(r, ctx.degree - 1)
-            by_X[..., column] = -slope.sum(-1)
-            by_Z[..., column] = slope.sum(-2)
+            by_X[..., rows, :] = -slope.sum(-1).mT
+            by_Z += slope.sum(-2).mT
         return by_X, by_Z, None
 
 
-def _differences(X: Tensor, Z: Tensor) -> Iterator[Tensor]:
-    """``x_p − z_p``, ``(*batch, N, M)``, for one column after another: an array that stays in the processor's cache."""
-    for x, z in zip(X.mT.contiguous().unbind(-2), Z.mT.contiguous().unbind(-2), strict=True):
-        yield x.unsqueeze(-1) - z.unsqueeze(-2)
+def _blocks(X: Tensor, Z: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Some rows of X after another, each with its ``x_p − z_p``, ``(*batch, P, rows, M)``."""
+    n_rows = max(1, _BLOCK // max(1, Z.numel()))
+    columns = Z.mT.contiguous().unsqueeze(-2)
+    for start in range(0, X.shape[-2], n_rows):
+        rows = slice(start, start + n_rows)
+        yield rows, X[..., rows, :].mT.unsqueeze(-1) - columns
 
 
 def _polynomial(r: Tensor, degree: int) -> Tensor:
