@@ -73,15 +73,15 @@ def matern_product(X: Tensor, Z: Tensor, degree: int) -> Tensor:
 #: Numbers in one array of a block: few enough for the processor's cache.
 _BLOCK = 2**17
 #: Columns whose polynomials are multiplied before a logarithm is taken.
-_COLUMNS_IN_A_LOGARITHM = 8
+_FACTORS = 8
 
 
 class _MaternProduct(torch.autograd.Function):
-    """The product over columns, with its gradient by hand, some rows at a time: only arrays ``(*batch, N, M)`` are kept.
+    """The product over columns, with its gradient by hand; both are computed for some rows at a time.
 
     The kernel is ``k = exp(Σ_p log q(r_p) − Σ_p r_p)``, where ``q`` is the polynomial. Logarithms take longest, so one
-    is taken of a product of several polynomials. Where such a product overflows, ``Σ_p r_p`` is in the thousands and
-    ``k`` is 0, and 0 it is with the largest number in place of infinity.
+    is taken of a product of several polynomials. Where such a product overflows, ``Σ_p r_p`` is in the thousands: ``k``
+    is 0, and stays so with the largest number in place of infinity.
 
     Since ``(q_d(r) exp(−r))' = −r q_{d−1}(r) exp(−r) / (2d − 1)``, with ``q_0 = 1``, the gradient by ``x_p`` is
     ``−k (x_p − z_p) q_{d−1}(r_p) / q_d(r_p) / (2d − 1)``, and that by ``z_p`` is its negative.
@@ -89,14 +89,12 @@ class _MaternProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, Z: Tensor, degree: int) -> Tensor:
-        value = X.new_empty(*X.shape[:-1], Z.shape[-2])
-        largest = torch.finfo(value.dtype).max
+        logarithm = -torch.cdist(X, Z, p=1)  # −Σ_p r_p, symmetric to the bit if Z is X
+        largest = torch.finfo(logarithm.dtype).max
         for rows, apart in _blocks(X, Z):
-            r = apart.abs_()
-            exponent = -r.sum(-3)
-            for polynomials in _polynomial(r, degree).split(_COLUMNS_IN_A_LOGARITHM, dim=-3):
-                exponent += polynomials.prod(-3).clamp_(max=largest).log_()
-            value[..., rows, :] = exponent.exp_()
+            for factors in _polynomial(apart.abs_(), degree).split(_FACTORS, dim=-3):
+                logarithm[..., rows, :] += factors.prod(-3).clamp_(max=largest).log_()
+        value = logarithm.exp_()
         ctx.save_for_backward(X, Z, value)
         ctx.degree = degree
         return value
@@ -127,6 +125,7 @@ def _blocks(X: Tensor, Z: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _polynomial(r: Tensor, degree: int) -> Tensor:
+    """``q_1 = 1 + r`` or ``q_2 = 1 + r + r²/3``."""
     polynomial = 1 + r
     return polynomial if degree == 1 else polynomial.addcmul_(r, r, value=1 / 3)
 
