@@ -52,6 +52,17 @@ def test_best_full_mean_is_the_best_projected_mean():
         torch.testing.assert_close(other_loc, loc, rtol=1e-6, atol=1e-8)
 
 
+def test_the_updated_mean_of_outputs_with_holes_is_their_best():
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 0, 1, 1], [1, 0, 0, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    with pyro.settings.context(module_local_params=True):
+        model, guide = make("full")
+        guide.update_mean(torch.where(mask, Y, torch.nan))
+        loss = ClosedFormELBO().differentiable_loss(model, guide, torch.where(mask, Y, 0.0), mask)
+        (gradient,) = torch.autograd.grad(loss, guide.w_loc)
+    assert guide.w_loc.abs().max() > 0.1
+    assert gradient.abs().max() < 1e-9 * abs(loss.item())
+
+
 @pytest.mark.parametrize("mean", ["projected", "full"])
 def test_full_output_factors_end_isotropic(mean):
     model, guide = make(mean, output_shape=(2, 3), output_factors="full")
@@ -168,3 +179,5 @@ def test_what_it_cannot_do_it_says():
         KroneckerGuide(noisy, mean="full").update_mean(Y)
     with pytest.raises(ValueError, match="5 outputs have no observation"):
         KroneckerGuide(model, mean="full").update_mean(torch.full((4, 5), torch.nan))
+    with pytest.raises(ValueError, match="'projected' needs complete outputs; use mean='full'"):
+        KroneckerGuide(model).update_mean(torch.where(Y.min() < Y, Y, torch.nan))

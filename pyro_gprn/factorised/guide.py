@@ -15,9 +15,9 @@ from torch.nn import Parameter
 
 from pyro_gprn.algebra.tensor_normal import TensorNormal
 from pyro_gprn.factorised.model import GPRN
+from pyro_gprn.factorised.projected import best_projection, project
 from pyro_gprn.network.checks import check_outputs
 from pyro_gprn.outputs.gram import OutputStatistics, StatisticsMemory
-from pyro_gprn.outputs.source import OutputSource
 
 
 class FactorisedGuide(PyroModule):
@@ -79,20 +79,31 @@ class FactorisedGuide(PyroModule):
         values = known.source.read(slice(None)).to(torch.float64).reshape(shape)
         return (values, None) if known.is_complete else (torch.where(values.isnan(), 0.0, values), ~values.isnan())
 
-    def _given_for_mean(self, Y: Any) -> tuple[OutputSource, Any, TensorNormal, Tensor]:
-        """What an exact update of the weights' mean takes: the outputs, q(F), p(W) and the noise.
+    def _given_for_mean(self, Y: Any) -> tuple[OutputStatistics, Any, TensorNormal, Tensor]:
+        """What an exact update of the weights' mean takes: statistics of the outputs, q(F), p(W) and the noise.
 
         Hyperparameters with priors stand at the centre of their posteriors.
 
         :param Y: as for :meth:`statistics`.
         """
         known = self.statistics(Y)
-        if not known.is_complete:
-            raise ValueError("update_mean needs complete outputs")
+        if self.mean == "projected" and not known.is_complete:
+            raise ValueError("mean='projected' needs complete outputs; use mean='full' where some are missing")
         (q_f, _), (_, prior_w), noise = self.model.at_centre(
             lambda: (self.posterior(), self.model.prior(), self.model.noise_y)
         )
-        return known.source, q_f, prior_w, noise
+        return known, q_f, prior_w, noise
+
+    def _best_mean(self, known: OutputStatistics, q_f: Distribution, prior_w: TensorNormal, noise: Tensor) -> Tensor:
+        """The best mean of the weights given all else, whitened, as the guide holds it: projected or full."""
+        if self.mean == "projected":
+            return best_projection(q_f, prior_w, noise)
+        values, patterns = known.values_at(slice(None)), known.patterns_at(slice(None))
+        mean = values.new_empty(*q_f.event_shape, values.shape[1])
+        for number, observed in enumerate(known.observed):
+            some = patterns == number
+            mean[..., some] = project(best_projection(q_f, prior_w, noise, observed), values[:, some])
+        return mean.reshape(prior_w.event_shape)
 
     def forward(self, Y: Any = None, mask: Tensor | None = None) -> None:
         if mask is not None and self.mean == "projected":

@@ -14,7 +14,7 @@ from pyro_gprn.algebra.linalg import identity_like
 from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.factorised.model import GPRN
-from pyro_gprn.factorised.projected import ProjectedTensorNormal, best_projection, project
+from pyro_gprn.factorised.projected import ProjectedTensorNormal
 
 
 class KroneckerGuide(FactorisedGuide):
@@ -113,14 +113,10 @@ class KroneckerGuide(FactorisedGuide):
     def update_mean(self, Y: Any) -> None:
         """Sets the mean of q(W) to its optimum given all else: one exact step of coordinate ascent.
 
-        It costs O((NK)³), and needs complete outputs and one noise. A few of these steps save thousands of gradient
-        steps.
+        It costs O((NK)³) for each pattern of holes, and needs one noise. A few of these steps save thousands of
+        gradient steps.
 
         :param Y: as for :meth:`statistics`.
         """
-        outputs, q_f, prior_w, noise = self._given_for_mean(Y)
-        projection = best_projection(q_f, prior_w, noise)
-        if self.mean == "projected":
-            self.w_projection.copy_(projection)
-        else:
-            self.w_loc.copy_(project(projection, outputs).reshape(self.w_loc.shape))
+        parameter = self.w_projection if self.mean == "projected" else self.w_loc
+        parameter.copy_(self._best_mean(*self._given_for_mean(Y)))

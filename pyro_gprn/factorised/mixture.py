@@ -16,7 +16,7 @@ from pyro_gprn.algebra.tensor_normal import MatrixNormal, TensorNormal
 from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.factorised.isotropic_mixture import IsotropicMixture
 from pyro_gprn.factorised.model import GPRN
-from pyro_gprn.factorised.projected import ProjectedTensorNormal, best_projection, project
+from pyro_gprn.factorised.projected import ProjectedTensorNormal
 from pyro_gprn.pyro_state import white_noise
 
 #: How far the components start from each other: a standard deviation of the functions, whitened.
@@ -124,18 +124,15 @@ class MixtureGuide(FactorisedGuide):
     def update_mean(self, Y: Any) -> None:
         """Sets the weights' mean in each component to the optimum of its expected log joint, given all else.
 
-        It costs O(Q (NK)³), and needs complete outputs and one noise. A few of these steps save thousands of gradient
-        steps. The entropy may fall, by at most log Q as long as the components have one variance.
+        It costs O(Q (NK)³) for each pattern of holes, and needs one noise. A few of these steps save thousands of
+        gradient steps. The entropy may fall, by at most log Q as long as the components have one variance.
 
         :param Y: as for :meth:`statistics`.
         """
-        outputs, q_f, prior_w, noise = self._given_for_mean(Y)
+        known, q_f, prior_w, noise = self._given_for_mean(Y)
+        parameter = self.w_projection if self.mean == "projected" else self.w_loc
         for number, component in enumerate(q_f.components):
-            projection = best_projection(component, prior_w, noise)
-            if self.mean == "projected":
-                self.w_projection[number] = projection
-            else:
-                self.w_loc[number] = project(projection, outputs).reshape(self.w_loc.shape[1:])
+            parameter[number] = self._best_mean(known, component, prior_w, noise)
 
 
 def _best_scale(prior_f: TensorNormal, prior_w: TensorNormal) -> Tensor:

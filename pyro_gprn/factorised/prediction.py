@@ -24,12 +24,8 @@ from pyro_gprn.factorised.posterior import (
     weights_at_new_rows,
 )
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import (
-    Components,
-    MixturePredictive,
-    PosteriorPredictive,
-    posterior_predictive,
-)
+from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.base import Components, MixturePredictive
 from pyro_gprn.prediction.conditional import Conditional
 from pyro_gprn.pyro_state import isolated, white_noise
 

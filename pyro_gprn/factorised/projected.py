@@ -53,7 +53,7 @@ class ProjectedTensorNormal(TensorNormal):
 
     @property
     def loc(self) -> Tensor:
-        return project(self.projection, self.outputs).reshape(self.event_shape)
+        return project(self.projection, self.outputs.read(slice(None))).reshape(self.event_shape)
 
     def squared_distance_to(self, other: TensorNormal) -> Tensor:
         """As in the base class, but from the Gram matrix if ``other`` is the weights' prior, or projects the same Y."""
@@ -74,22 +74,22 @@ class ProjectedTensorNormal(TensorNormal):
         return None
 
 
-def project(projection: Tensor, outputs: OutputSource) -> Tensor:
-    """``B Y`` with its output dimension, ``(N, K, D)``, for ``B`` of shape ``(K, N, N)``.
+def project(projection: Tensor, values: Tensor) -> Tensor:
+    """``B Y``, ``(N, K, D)``, for ``B`` of shape ``(K, N, N)`` and values ``Y``, ``(N, D)``.
 
-    >>> project(2 * torch.eye(5).expand(3, 5, 5), as_source(torch.ones(5, 7))).shape
+    >>> project(2 * torch.eye(5).expand(3, 5, 5), torch.ones(5, 7)).shape
     torch.Size([5, 3, 7])
     """
-    values = outputs.read(slice(None)).to(projection.dtype)
-    return torch.tensordot(projection, values, dims=1).transpose(0, 1)
+    return torch.tensordot(projection, values.to(projection.dtype), dims=1).transpose(0, 1)
 
 
-def best_projection(q_f: Distribution, prior_w: TensorNormal, noise: Tensor) -> Tensor:
-    """The best mean of the weights given all else, for complete outputs, as a projection of Y.
+def best_projection(q_f: Distribution, prior_w: TensorNormal, noise: Tensor, observed: Tensor | None = None) -> Tensor:
+    """The best mean of the weights given all else, for outputs with the same holes, as a projection of Y.
 
     :param q_f: posterior of the functions, over ``(N, K)``.
     :param prior_w: prior of the weights, over ``(N, K, d_1, …, d_M)``.
     :param noise: ``σ_y``, one number.
+    :param observed: the rows in which the outputs were observed, ``(N,)``; None is all. Values in others count as zero.
     :returns: ``L_w⁻¹B``, the whitened projection, ``(K, N, N)``.
 
     >>> from pyro_gprn import MatrixNormal
@@ -99,11 +99,13 @@ def best_projection(q_f: Distribution, prior_w: TensorNormal, noise: Tensor) -> 
     """
     # Whitened, 𝒰_kd = L_w x_kd. The bound in x_d is −½ x_dᵀA x_d / σ_y² + x_dᵀR y_d / σ_y² with
     #   A_(kp)(jq) = Σ_n L_np E[h_n h_nᵀ]_kj L_nq + σ_y² δ        R_(kp)n = L_np m_nk
-    # the same for every output, so that x_d = B̃ y_d with B̃ = A⁻¹R.
+    # the same for every output that is observed in the same rows, over which n runs, so that x_d = B̃ y_d with B̃ = A⁻¹R.
     if noise.dim() > 0:
         raise ValueError("the best mean of the weights is a projection of Y only with one noise_y for all outputs")
     N, K = q_f.event_shape
     Lw = prior_w.factors[0].dense()
+    if observed is not None:
+        Lw = Lw * observed.to(Lw).unsqueeze(-1)
     A = torch.einsum("np,nkj,nq->kpjq", Lw, row_second_moment(q_f), Lw).reshape(K * N, K * N)
     A.diagonal().add_(noise.square())
     R = torch.einsum("np,nk->kpn", Lw, q_f.mean).reshape(K * N, N)

@@ -29,8 +29,9 @@ from pyro_gprn.training.ranges import Ranges
 
 #: Steps between exact updates of the mean of q(W).
 MEAN_EVERY = 50
-#: An exact update costs O((NK)³), so there are none if N·K is above this.
-MEAN_UP_TO = 1500
+#: An exact update costs O((NK)³) for each pattern of holes, so there are none if N·K is above the first number, or the
+#: outputs have more patterns than the second.
+MEAN_UP_TO, MOST_PATTERNS = 1500, 20
 #: The least noise to start with. With less, this posterior's bound starts too low to recover: on a smooth field without
 #: noise it was −2.6 million after 600 steps, against 14 thousand when started here.
 START_NOISE = 0.1
@@ -182,9 +183,8 @@ class FactorisedTrainee(Trainee):
         **of_guide: Any,
     ) -> None:
         self.model, self._known, self._generator = model, known, generator
-        self._is_alike = known.is_complete and has_one_noise(model)  # all outputs have the same covariance
         if guide is None:
-            mean = "projected" if self._is_alike else "full"
+            mean = "projected" if known.is_complete and has_one_noise(model) else "full"
             guide = self.guide_class(model, mean=mean, generator=generator, **of_guide)
         self.guide = guide
         self._Y, self._mask = self.guide.observed(known)
@@ -241,7 +241,8 @@ class KroneckerTrainee(FactorisedTrainee):
             self.update()
 
     def update(self) -> None:
-        if self._is_alike and self.model.n_rows * self.model.n_latents <= MEAN_UP_TO:
+        is_small = self.model.n_rows * self.model.n_latents <= MEAN_UP_TO
+        if is_small and len(self._known.observed) <= MOST_PATTERNS and has_one_noise(self.model):
             self.guide.update_mean(self._known)
 
 
