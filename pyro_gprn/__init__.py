@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
         CollapsedGuide as CollapsedGuide,
         fit_collapsed as fit_collapsed,
         learn_output_scales as learn_output_scales,
-        output_correlation as output_correlation,
         sample_weights as sample_weights,
     )
     from pyro_gprn.coregionalised import CoregionalisedGPRN as CoregionalisedGPRN
@@ -37,6 +36,7 @@ if TYPE_CHECKING:  # the same names as below; "as" tells type checkers that they
     from pyro_gprn.plots import plot_correlation as plot_correlation, plot_field as plot_field, plot_fit as plot_fit
     from pyro_gprn.prediction import (
         PosteriorPredictive as PosteriorPredictive,
+        output_correlation as output_correlation,
         posterior_predictive as posterior_predictive,
     )
 
@@ -48,7 +48,6 @@ _HOMES = {
         "CollapsedGuide",
         "fit_collapsed",
         "learn_output_scales",
-        "output_correlation",
         "sample_weights",
     ),
     "coregionalised": ("CoregionalisedGPRN",),
@@ -57,7 +56,7 @@ _HOMES = {
     "experiments.comparison": ("compare",),
     "factorised": ("GPRN", "ClosedFormELBO", "KroneckerGuide", "MeanFieldGuide", "MixtureGuide"),
     "plots": ("plot_correlation", "plot_field", "plot_fit"),
-    "prediction": ("PosteriorPredictive", "posterior_predictive"),
+    "prediction": ("PosteriorPredictive", "output_correlation", "posterior_predictive"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

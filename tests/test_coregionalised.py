@@ -10,7 +10,14 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from pyro.optim import Adam
 from torch.distributions import MultivariateNormal
 
-from pyro_gprn import CoregionalisedGPRN, GPRNRegressor, diagnose, posterior_predictive, to_arviz
+from pyro_gprn import (
+    CoregionalisedGPRN,
+    GPRNRegressor,
+    diagnose,
+    output_correlation,
+    posterior_predictive,
+    to_arviz,
+)
 from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGuide, fit_coregionalised, weight_correlation
 from pyro_gprn.coregionalised.model import flat_outputs
 from pyro_gprn.coregionalised.training import flat_statistics, log_evidence
@@ -200,6 +207,10 @@ def test_correlations_are_those_of_the_weights():
     found = weight_correlation(w, 2)
     assert found.shape == (2, D, D)
     torch.testing.assert_close(found[1], torch.corrcoef(torch.cat([w, -w]).mT))
+    guide = CoregionalisedGuide(CoregionalisedGPRN(X, D, K), init_loc=w)
+    assert torch.equal(output_correlation(guide.model, guide, X_NEW[:2]), found)
+    some = output_correlation(guide.model, guide, X_NEW[:1], [2, 0])
+    torch.testing.assert_close(some, found[:1, [2, 0]][..., [2, 0]])
 
 
 # The estimator.

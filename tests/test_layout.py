@@ -102,6 +102,11 @@ def test_a_module_imports_only_from_folders_before_its_own():
     assert backwards == {}
 
 
+@pytest.mark.parametrize("name", ["estimator/fitted.py", "estimator/selection.py"])
+def test_what_is_asked_of_every_network_is_asked_without_looking_at_which_it_is(name):
+    assert [each for each in imported(ROOT / name) if each.endswith("GPRN")] == []
+
+
 def test_imports_of_every_form_are_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path / "pyro_gprn")
     path = tmp_path / "pyro_gprn/outputs/module.py"

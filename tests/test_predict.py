@@ -8,7 +8,8 @@ from helpers import dense, randomise
 from pyro.nn import PyroSample
 
 import pyro_gprn.prediction.base
-from pyro_gprn import GPRN, KroneckerGuide, MeanFieldGuide, posterior_predictive
+from pyro_gprn import GPRN, KroneckerGuide, MeanFieldGuide, output_correlation, posterior_predictive
+from pyro_gprn.prediction import condition, prediction_settings, scales_of_outputs
 
 X = torch.tensor([[0.0], [0.4], [1.0]])
 X_NEW = torch.tensor([[0.1], [0.7]])
@@ -203,6 +204,14 @@ def test_wrong_new_inputs_say_what_was_expected(X_new, message):
     model, guide, _ = make()
     with pytest.raises(ValueError, match=message):
         posterior_predictive(model, guide, X_new)
+
+
+def test_a_network_that_answers_only_with_predictions_has_nothing_else_to_give_them():
+    model, guide, _ = make()
+    assert condition(model, guide, Y) is scales_of_outputs(model, guide, Y) is None
+    assert prediction_settings(model) == ()
+    with pytest.raises(ValueError, match="needs inference='collapsed', a CollapsedGPRN; got GPRN"):
+        output_correlation(model, guide, X_NEW, Y=Y)
 
 
 def test_wrong_new_outputs_say_what_was_expected():

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -140,10 +140,6 @@ class ScaleRule:
         return OutputScales(degrees, (self.prior_degrees + squares) / degrees, self.prior_degrees).widened(
             self.widening
         )
-
-
-#: The scales of outputs: of all of them, or what tells them.
-Scales: TypeAlias = OutputScales | ScaleRule
 
 
 @torch.no_grad()

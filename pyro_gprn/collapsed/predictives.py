@@ -1,4 +1,4 @@
-"""Which kind of prediction a collapsed network has: by its inducing inputs, and by the holes of its outputs."""
+"""What a collapsed network answers when it is asked for predictions, and for what they have in common."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from pyro_gprn.collapsed.conditioned import ConditionedDraws, WhiteCoordinates
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws, LowRankPredictive
 from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.collapsed.output_scales import PRIOR_DEGREES, learn_output_scales, learn_scale_rule
 from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.collapsed.scattered_prediction import ScatteredPredictive
 from pyro_gprn.outputs.scattered import ScatteredStatistics
-from pyro_gprn.prediction.base import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction import (
+    PosteriorPredictive,
+    condition,
+    posterior_predictive,
+    prediction_settings,
+    scales_of_outputs,
+)
+from pyro_gprn.prediction.scales import Scales
 
 
 @posterior_predictive.register(CollapsedGPRN)
@@ -27,18 +35,36 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
     return (ScatteredPredictive if is_scattered else CollapsedPredictive)(model, posterior, X_new, Y, **settings)
 
 
-def condition_draws(
+@prediction_settings.register(CollapsedGPRN)
+def _(model: CollapsedGPRN) -> tuple[str, ...]:
+    return "conditioned", "output_scales", "variance_type"
+
+
+@condition.register(CollapsedGPRN)
+def _(
     model: CollapsedGPRN,
     posterior: Posterior,
-    Y: Any,
-    generator: torch.Generator,
+    Y: Any = None,
     *,
+    generator: torch.Generator | None = None,
     coordinates: WhiteCoordinates | None = None,
 ) -> ConditionedDraws | LowRankDraws:
-    """Draws from a posterior, as many as predictions have by default, conditioned on the data.
-
-    :param coordinates: white coordinates of the outputs, if they are known from before.
-    """
+    # as many draws as predictions have by default
     if model.has_inducing:
         return LowRankDraws.of(model, posterior, Y, generator=generator)
     return ConditionedDraws.of(model, posterior, Y, generator=generator, coordinates=coordinates)
+
+
+@scales_of_outputs.register(CollapsedGPRN)
+def _(
+    model: CollapsedGPRN,
+    posterior: Posterior,
+    Y: Any = None,
+    *,
+    prior_degrees: float | None = None,
+    as_rule: bool = False,
+    generator: torch.Generator | None = None,
+) -> Scales:
+    tried = PRIOR_DEGREES if prior_degrees is None else prior_degrees
+    learn = learn_scale_rule if as_rule else learn_output_scales
+    return learn(model, posterior, Y, prior_degrees=tried, generator=generator)

@@ -1,4 +1,4 @@
-"""Exact posterior draws of the weights that a collapsed network integrates out."""
+"""Exact posterior draws of the weights that a collapsed network integrates out, and how they correlate outputs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyro_gprn.collapsed.low_rank_prediction import low_rank_statistics
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.prediction import output_correlation
 from pyro_gprn.prediction.conditional import Conditional
 from pyro_gprn.pyro_state import white_noise
 
@@ -115,7 +116,8 @@ def _at_inducing(
     return chosen.reshape(torch.cat(draws.each(draw)))
 
 
-def output_correlation(
+@output_correlation.register(CollapsedGPRN)
+def _(
     model: CollapsedGPRN,
     posterior: Posterior,
     X_new: Tensor,
@@ -125,19 +127,6 @@ def output_correlation(
     n_draws: int = 64,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The correlation between outputs at new inputs, ``(N*, b, b)`` over the ``b`` chosen outputs, flattened.
-
-    Of the signal ``W(x) f(x)`` for f from its prior: ``E[W(x) W(x)ᵀ]`` over draws of the weights, scaled to a unit
-    diagonal. It changes with the input, and no rotation of the latent functions changes it.
-
-    The parameters are those of :func:`sample_weights`.
-
-    >>> from pyro_gprn import CollapsedGuide
-    >>> model = CollapsedGPRN(torch.linspace(0, 1, 8)[:, None], output_shape=1000, n_latents=2)
-    >>> correlation = output_correlation(model, CollapsedGuide(model), model.X[:3], [0, 7], Y=torch.randn(8, 1000))
-    >>> correlation.shape, torch.allclose(correlation[0].diagonal(), torch.ones(2, dtype=torch.float64))
-    (torch.Size([3, 2, 2]), True)
-    """
     W = sample_weights(model, posterior, X_new, n_draws, outputs, Y, generator=generator)
     W = W.reshape(*W.shape[:3], -1)
     return as_correlation(torch.einsum("snkd,snke->nde", W, W))

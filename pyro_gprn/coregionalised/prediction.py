@@ -20,15 +20,22 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import as_correlation, covariance_root
 from pyro_gprn.collapsed.likelihood import outputs_given
-from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised.guide import CoregionalisedGuide
 from pyro_gprn.coregionalised.model import CoregionalisedGPRN
 from pyro_gprn.coregionalised.training import flat_statistics
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.base import Components, PosteriorPredictive, posterior_predictive
+from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.prediction import (
+    PosteriorPredictive,
+    condition,
+    output_correlation,
+    posterior_predictive,
+    prediction_settings,
+    scales_of_outputs,
+)
+from pyro_gprn.prediction.base import Components
 from pyro_gprn.prediction.conditional import NoiseOfRows
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.pyro_state import white_noise
 
 
@@ -234,3 +241,31 @@ class OneGaussian(Components):
 
 
 posterior_predictive.register(CoregionalisedGPRN, CoregionalisedPredictive)
+
+
+@prediction_settings.register(CoregionalisedGPRN)
+def _(model: CoregionalisedGPRN) -> tuple[str, ...]:
+    return "conditioned", "output_scales"
+
+
+@condition.register(CoregionalisedGPRN)
+def _(model: CoregionalisedGPRN, guide: CoregionalisedGuide, Y: Any = None, **settings: Any) -> ConditionedFunctions:
+    return ConditionedFunctions.of(model, guide, model.statistics(Y))  # nothing is drawn
+
+
+@scales_of_outputs.register(CoregionalisedGPRN)
+def _(model: CoregionalisedGPRN, guide: CoregionalisedGuide, Y: Any = None, **settings: Any) -> OutputScales:
+    return OutputScales.known(model.n_outputs, like=model.X)  # outputs have variances of their own already
+
+
+@output_correlation.register(CoregionalisedGPRN)
+def _(
+    model: CoregionalisedGPRN,
+    guide: CoregionalisedGuide,
+    X_new: Tensor,
+    outputs: Outputs = None,
+    Y: Any = None,
+    **settings: Any,
+) -> Tensor:
+    positions = OutputSelection(outputs, model.output_shape).positions(slice(None))
+    return weight_correlation(guide.w_loc.detach()[:, positions], len(X_new))

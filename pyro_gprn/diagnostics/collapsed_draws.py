@@ -12,13 +12,13 @@ from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.likelihood import colour
 from pyro_gprn.collapsed.low_rank_normal import LowRankNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.output_scales import Scales
-from pyro_gprn.collapsed.weights import output_correlation, sample_weights
+from pyro_gprn.collapsed.weights import sample_weights
 from pyro_gprn.diagnostics.draws import ChainDraws
 from pyro_gprn.diagnostics.leave_one_out import describe_draws
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction import posterior_predictive
+from pyro_gprn.prediction import output_correlation, posterior_predictive
+from pyro_gprn.prediction.scales import Scales
 from pyro_gprn.pyro_state import new_seed, own_randomness, white_noise
 
 

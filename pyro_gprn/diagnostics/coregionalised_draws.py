@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
-from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised import (
     ConditionedFunctions,
     CoregionalisedGPRN,
@@ -18,6 +17,7 @@ from pyro_gprn.coregionalised.training import flat_statistics, log_evidence
 from pyro_gprn.diagnostics.draws import ChainDraws
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
+from pyro_gprn.prediction.scales import Scales
 from pyro_gprn.pyro_state import white_noise
 
 NO_LOG_LIKELIHOOD = (

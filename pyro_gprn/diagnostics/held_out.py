@@ -16,7 +16,7 @@ from pyro_gprn.algebra.linalg import quiet_jitter
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.output_scales import Scales, learn_scale_rule
+from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.coregionalised import CoregionalisedGuide
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
@@ -24,6 +24,7 @@ from pyro_gprn.estimator.inference import inference_of
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
+from pyro_gprn.prediction.scales import Scales
 from pyro_gprn.pyro_state import new_seed
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
 from pyro_gprn.training.loop import TrainingRun

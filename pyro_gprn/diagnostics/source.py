@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pyro_gprn.collapsed.draws import Posterior
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.output_scales import Scales
 from pyro_gprn.coregionalised import CoregionalisedGPRN, CoregionalisedGuide
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
@@ -22,6 +21,7 @@ from pyro_gprn.factorised.guide import FactorisedGuide
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
+from pyro_gprn.prediction.scales import Scales
 
 #: By default at most about this many numbers (chains × draws × rows × outputs) are exported.
 MOST_NUMBERS = 10_000_000

@@ -12,7 +12,6 @@ from torch import Size, Tensor
 
 from pyro_gprn.archive import ArchiveError, read_archive, reading, write_archive
 from pyro_gprn.collapsed.conditioned import WhiteCoordinates
-from pyro_gprn.collapsed.output_scales import ScaleRule, Scales
 from pyro_gprn.estimator.containers import Template, read_outputs
 from pyro_gprn.estimator.fitted import FittedNetwork
 from pyro_gprn.estimator.inference import find_inference, inference_of
@@ -23,7 +22,7 @@ from pyro_gprn.network.own_kernels import shared_kernel
 from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.training.checkpoint import digest
 
 _KIND = "regressor"
@@ -199,9 +198,9 @@ def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Te
 
 
 def _describe_scales(scales: Scales | None) -> dict[str, Any] | None:
-    if isinstance(scales, ScaleRule):  # the rest is made again
-        return {"prior_degrees": scales.prior_degrees}
-    return None if scales is None else scales._asdict()
+    if isinstance(scales, OutputScales):
+        return scales._asdict()
+    return None if scales is None else {"prior_degrees": scales.prior_degrees}  # the rest is made again
 
 
 def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | float | bool:

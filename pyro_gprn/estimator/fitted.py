@@ -13,11 +13,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN, condition_draws, learn_output_scales, output_correlation
-from pyro_gprn.collapsed.conditioned import MOST_DRAWS, ConditionedDraws, WhiteCoordinates
-from pyro_gprn.collapsed.low_rank_prediction import LowRankDraws
-from pyro_gprn.collapsed.output_scales import PRIOR_DEGREES, Scales, learn_scale_rule
-from pyro_gprn.coregionalised import ConditionedFunctions, CoregionalisedGPRN, weight_correlation
+from pyro_gprn.collapsed.conditioned import MOST_DRAWS, WhiteCoordinates
 from pyro_gprn.estimator.containers import Template
 from pyro_gprn.estimator.data import TrainingData
 from pyro_gprn.estimator.predicted import PredictedOutputs
@@ -27,8 +23,16 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.lazy import DaskOutputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.outputs.source import OutputSource
-from pyro_gprn.prediction import PosteriorPredictive, posterior_predictive
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction import (
+    Conditioned,
+    PosteriorPredictive,
+    condition,
+    output_correlation,
+    posterior_predictive,
+    prediction_settings,
+    scales_of_outputs,
+)
+from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.pyro_state import MANY_ROWS, new_generator, one_torch_thread
 
 #: With this many outputs or more torch keeps its threads: products with Y gain from them.
@@ -127,36 +131,28 @@ class FittedNetwork:
 
     def learn_scales(self, model: Network, guide: Any) -> Scales | None:
         """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
-        if self.scales is False or not isinstance(model, (CollapsedGPRN, CoregionalisedGPRN)):
+        if self.scales is False:
             return None
-        if isinstance(model, CoregionalisedGPRN):  # whose outputs have variances of their own already
-            return OutputScales.known(model.n_outputs, like=model.X).widened(self.widening)
-        tried = PRIOR_DEGREES if self.scales is True else self.scales
-        settings: dict[str, Any] = {"prior_degrees": tried, "generator": new_generator(self.seed)}
-        learn = learn_scale_rule if self.is_lazy else learn_output_scales
+        settings: dict[str, Any] = {"as_rule": self.is_lazy, "generator": new_generator(self.seed)}
+        if self.scales is not True:
+            settings["prior_degrees"] = self.scales
         with self._threads(1):
-            scales = learn(model, guide, self.known, **settings)
-        return scales.widened(self.widening)
+            scales = scales_of_outputs(model, guide, self.known, **settings)
+        return None if scales is None else scales.widened(self.widening)
 
-    def conditioned(self) -> ConditionedDraws | LowRankDraws | ConditionedFunctions | None:
+    def conditioned(self) -> Conditioned | None:
         """What predictions share whatever their inputs; None if the network has its weights.
 
         Where the weights are integrated out, the draws of which predictions are averages, conditioned on the data; of
         a coregionalised network the functions, likewise.
 
-        Made when they are first needed, and again if model or guide have been changed since, say by more training.
+        Made when it is first needed, and again if model or guide have been changed since, say by more training.
         """
-        if not isinstance(self.model, (CollapsedGPRN, CoregionalisedGPRN)):
-            return None
         state = [(id(each), each._version) for part in (self.model, self.guide) for each in _tensors(part)]
         kept = self._kept.get("conditioned")
         if kept is None or kept[0] != state:
-            made: Any
-            if isinstance(self.model, CoregionalisedGPRN):
-                made = ConditionedFunctions.of(self.model, self.guide, self.known)
-            else:
-                generator = new_generator(self.seed)
-                made = condition_draws(self.model, self.guide, self.known, generator, coordinates=self.coordinates)
+            generator = new_generator(self.seed)
+            made = condition(self.model, self.guide, self.known, generator=generator, coordinates=self.coordinates)
             self._kept["conditioned"] = kept = (state, made)
         return kept[1]
 
@@ -223,14 +219,8 @@ class FittedNetwork:
 
     def _correlation(self, X: Tensor, positions: Tensor) -> Tensor:
         """The correlation between the outputs at some positions among those that the model has."""
-        if isinstance(self.model, CoregionalisedGPRN):
-            return weight_correlation(self.guide.w_loc.detach()[:, positions], len(X))
-        if isinstance(self.model, CollapsedGPRN):
-            generator = new_generator(self.seed)
-            return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)
-        raise ValueError(
-            f"the correlation of outputs needs inference='collapsed', a CollapsedGPRN; got {type(self.model).__name__}"
-        )
+        generator = new_generator(self.seed)
+        return output_correlation(self.model, self.guide, X, positions.tolist(), self.known, generator=generator)
 
     def predictive(
         self,
@@ -238,18 +228,19 @@ class FittedNetwork:
         generator: torch.Generator,
         *,
         scaled: bool = True,
-        conditioned: ConditionedDraws | LowRankDraws | ConditionedFunctions | None = None,
+        conditioned: Conditioned | None = None,
     ) -> PosteriorPredictive:
         """The predictive distribution at new inputs ``(N*, P)``, inputs and outputs in the model's units.
 
         :param scaled: False leaves the scales of the outputs out, on which the mean does not depend.
         :param conditioned: draws to average over, from :meth:`conditioned`; None makes new ones by the generator.
         """
-        settings: dict[str, Any] = {}
-        if isinstance(self.model, (CollapsedGPRN, CoregionalisedGPRN)):
-            settings = {"conditioned": conditioned, "output_scales": self.output_scales if scaled else None}
-        if isinstance(self.model, CollapsedGPRN):
-            settings["variance_type"] = self.outputs.dtype
+        available = {
+            "conditioned": conditioned,
+            "output_scales": self.output_scales if scaled else None,
+            "variance_type": self.outputs.dtype,
+        }
+        settings = {name: available[name] for name in prediction_settings(self.model)}
         return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)
 
     def by_block(self, X: Tensor, *, scaled: bool = True) -> Iterator[tuple[PosteriorPredictive, slice]]:

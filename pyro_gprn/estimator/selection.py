@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_gprn.collapsed import CollapsedGPRN
 from pyro_gprn.collapsed.kernel_choice import KernelChoice
-from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import evenly_spread
-from pyro_gprn.prediction import posterior_predictive
+from pyro_gprn.prediction import posterior_predictive, scales_of_outputs
 from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit
@@ -209,8 +207,10 @@ class Selection:
         model = self._make(recipe, self._X[kept], (known.source.n_outputs,))
         guide = self._train(model, known, recipe, self._steps).guide
         settings: dict[str, Any] = {"generator": new_generator(self._seed)}
-        if self._has_scales and isinstance(model, CollapsedGPRN):
-            settings["output_scales"] = learn_scale_rule(model, guide, generator=new_generator(self._seed))
+        if self._has_scales:
+            scales = scales_of_outputs(model, guide, as_rule=True, generator=new_generator(self._seed))
+            if scales is not None:
+                settings["output_scales"] = scales
         asked = fold.scored(len(self._X), self._positions)
         rows = (asked[0] | asked[1]).any(1).nonzero().flatten()
         predictive = posterior_predictive(model, guide, self._X[rows.to(self._X.device)], known, **settings)

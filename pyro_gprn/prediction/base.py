@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import singledispatch
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Size, Tensor
@@ -23,36 +21,6 @@ BLOCK_NUMBERS = 2**21
 N_QUANTILE_DRAWS = 1000
 #: Arrays that the search for a quantile holds at once: small enough for a cache it takes a third of the time.
 _QUANTILE_ARRAYS = 16
-
-
-@singledispatch
-def posterior_predictive(
-    model: Network, posterior: Callable | Mapping[str, Tensor], X_new: Tensor, Y: Any = None, **settings: Any
-) -> PosteriorPredictive:
-    """Predicts outputs at new inputs: an object with their mean, variance, quantiles, joint draws and log density.
-
-    A new model registers its own kind: ``posterior_predictive.register(MyModel, MyPredictive)``.
-
-    :param model: a :class:`~pyro_gprn.GPRN`, a :class:`~pyro_gprn.CollapsedGPRN` or a
-        :class:`~pyro_gprn.coregionalised.CoregionalisedGPRN`.
-    :param posterior: its trained guide; for a collapsed model, draws of its sites, as from MCMC, will do too.
-    :param X_new: new inputs, ``(N*, P)``.
-    :param Y: the training outputs, ``(N, d_1, …, d_M)``, if model and guide have not seen them.
-    :param settings: ``generator``, source of random numbers (None uses torch's global state); ``n_draws``, how many
-        components the mixture of a collapsed model has; ``output_scales`` of a collapsed model, as
-        :func:`~pyro_gprn.learn_output_scales` finds them (None gives all outputs one scale).
-
-    >>> import torch
-    >>> from pyro_gprn import GPRN, KroneckerGuide
-    >>> X = torch.linspace(0, 1, 8)[:, None]
-    >>> model = GPRN(X, output_shape=(20, 30), n_latents=2)
-    >>> predictive = posterior_predictive(model, KroneckerGuide(model), X[:5] + 0.05, Y=torch.ones(8, 20, 30))
-    >>> predictive.mean().shape, predictive.variance(outputs=(3, slice(0, 10))).shape
-    (torch.Size([5, 20, 30]), torch.Size([5, 10]))
-    >>> predictive.sample(7, outputs=(3, [4, 5])).shape
-    torch.Size([7, 5, 2])
-    """
-    raise TypeError(f"predictions need a GPRN, a CollapsedGPRN or a CoregionalisedGPRN; got {type(model).__name__}")
 
 
 class Components(ABC):

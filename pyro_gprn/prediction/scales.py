@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from scipy import special
@@ -74,6 +74,28 @@ class OutputScales(NamedTuple):
         with own_randomness(new_seed(generator)):  # torch draws from a Gamma by its global state alone
             drawn = Chi2(degrees.cpu(), validate_args=False).sample(torch.Size(shape))
         return (degrees * self.squares / drawn.to(degrees)).sqrt()
+
+
+class Scales(Protocol):
+    """The scales of outputs: :class:`OutputScales` of all of them, or a rule that tells those that are asked for."""
+
+    @property
+    def prior_degrees(self) -> float:
+        """ν, of what was known of every scale before the data."""
+        ...
+
+    @property
+    def widening(self) -> float:
+        """What every scale has been multiplied by since, for what was held out."""
+        ...
+
+    def at(self, positions: slice | Tensor) -> OutputScales:
+        """Those of some of the flattened outputs, ``(b,)``."""
+        ...
+
+    def widened(self, factor: float) -> Scales:
+        """All scales multiplied by a factor."""
+        ...
 
 
 def student_cdf(t: Tensor, degrees: Tensor) -> Tensor:
