@@ -19,8 +19,9 @@ from pyro_gprn.experiments.reproduction.command import EXPERIMENTS
 from pyro_gprn.experiments.reproduction.data import QUICK_SOURCES, SOURCES
 from pyro_gprn.experiments.reproduction.measure import Accuracy, Speed
 from pyro_gprn.experiments.reproduction.methods import METHODS
+from pyro_gprn.experiments.reproduction.page import write_page
 from pyro_gprn.experiments.reproduction.scores import score
-from pyro_gprn.experiments.results import read
+from pyro_gprn.experiments.results import append, read
 
 ROOT = Path(cli.__file__).parents[2]
 
@@ -249,3 +250,22 @@ def test_table_1_compares_on_the_same_splits_only():
     assert "| jura | mixture | 2 | 0.925 ± 0.5 | +20.0 ± 10.0 % | NPV 0.6088 ± 9e-06 |" in told  # +10 % and +30 %
     assert "| mixture | 0.925 ± 0.5 | 1 ± 0 | 2 ± 0 |" in told
     assert "- jura 249, mixture K = 2, repeat 2: MemoryError: too much" in told
+
+
+def test_a_page_without_a_place_for_tables_is_refused_and_left_as_it_is(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no place")
+    scores = {"mae_in_units": 1.2, "mae": 0.6, "nlpd": 1.0, "crps": 0.3, "coverage": 0.95}
+    result = {"data": "pm25", "n_train": 256, "method": "mean-field", "n_latents": 2, "repeat": 0}
+    append(tmp_path / "table1.jsonl", {**result, "scores": scores, "cpu_seconds": 1.0})
+    with pytest.raises(ValueError, match="must have the lines <!-- table1 --> and <!-- end of table1 -->"):
+        cli.main(["reproduce", "page", "--page", str(page), "--results", str(tmp_path)])
+    assert page.read_text() == "no place"
+
+
+def test_the_page_of_results_is_the_one_that_the_files_of_results_make(tmp_path):
+    docs = Path(__file__).parents[1] / "docs"
+    page = tmp_path / "paper-results.md"
+    page.write_text((docs / "paper-results.md").read_text(encoding="utf-8"), encoding="utf-8")
+    assert "table1" in write_page(page, docs / "results")
+    assert page.read_text(encoding="utf-8") == (docs / "paper-results.md").read_text(encoding="utf-8")

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_experiment(experiments.add_parser("table1", help="errors of inferences of the same network"))
     _add_experiment(experiments.add_parser("figure1", help="seconds an iteration against K"))
     _add_experiment(experiments.add_parser("figure2", help="errors of many methods on many outputs against K"))
+    _add_page(experiments.add_parser("page", help="make the tables and plots of a page from the files of results"))
     return parser
 
 
@@ -195,6 +196,19 @@ def _reproduce(given: argparse.Namespace) -> None:
         progress=not given.quiet,
     )
     reproduce(given.experiment, asked)
+
+
+def _add_page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--page", type=Path, default=Path("docs/paper-results.md"), help="the page, in Markdown")
+    parser.add_argument("--results", type=Path, default=Path("docs/results"), help="the folder of the files of results")
+    parser.set_defaults(run=_write_page)
+
+
+def _write_page(given: argparse.Namespace) -> None:
+    from pyro_gprn.experiments.reproduction.page import write_page
+
+    made = write_page(given.page, given.results)
+    print(f"{given.page}: {', '.join(made) or 'no results'}")
 
 
 if __name__ == "__main__":
