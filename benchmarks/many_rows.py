@@ -16,6 +16,8 @@ import json
 import math
 import multiprocessing
 import resource
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -268,6 +270,7 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="run nothing, print the results")
     parser.add_argument("--list", action="store_true", help="print the names of the cells")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the process of a cell ends with this one
     names = [name for name in CELLS if options.only is None or name.startswith(tuple(options.only))]
     if options.list:
         return print("\n".join(names))
