@@ -349,6 +349,16 @@ def test_a_file_keeps_the_scales(fitted, tmp_path):
         np.testing.assert_array_equal(loaded.predict(x, quantiles=[0.3]), r.predict(x, quantiles=[0.3]))
 
 
+def test_a_loaded_fit_tells_the_scales_of_every_restart(fitted, tmp_path):
+    _, _, r = fitted
+    r.save(tmp_path / "fit.gprn")
+    loaded = GPRNRegressor.load(tmp_path / "fit.gprn").fitted_
+    for number in range(2):
+        before, after = (each.learn_scales(*each.run(number)) for each in (r.fitted_, loaded))
+        torch.testing.assert_close(after.squares, before.squares, rtol=0, atol=0)
+        assert after.prior_degrees == before.prior_degrees
+
+
 def test_quantiles_come_back_as_the_outputs_came(fitted):
     x, y, r = fitted
     found = r.predict(x[:4], quantiles=(0.1, 0.5, 0.9))

@@ -134,7 +134,7 @@ class FittedNetwork:
         if self.scales is False:
             return None
         settings: dict[str, Any] = {"as_rule": self.is_lazy, "generator": new_generator(self.seed)}
-        if self.scales is not True:
+        if isinstance(self.scales, float):
             settings["prior_degrees"] = self.scales
         with self._threads(1):
             scales = scales_of_outputs(model, guide, self.known, **settings)
