@@ -202,6 +202,12 @@ def test_too_many_numbers_are_refused():
         CoregionalisedGPRN(X, 4000, K)
 
 
+def test_diagnostics_of_another_posterior_say_what_they_take():
+    model, _ = trained()
+    with pytest.raises(ValueError, match="of a CoregionalisedGPRN diagnostics take a CoregionalisedGuide; got dict"):
+        to_arviz((model, {"w": numbers(10, K, D)}))
+
+
 def test_correlations_are_those_of_the_weights():
     w = numbers(K, D)
     found = weight_correlation(w, 2)

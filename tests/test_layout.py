@@ -102,7 +102,9 @@ def test_a_module_imports_only_from_folders_before_its_own():
     assert backwards == {}
 
 
-@pytest.mark.parametrize("name", ["estimator/fitted.py", "estimator/selection.py"])
+@pytest.mark.parametrize(
+    "name", ["estimator/fitted.py", "estimator/selection.py", "diagnostics/source.py", "diagnostics/arviz.py"]
+)
 def test_what_is_asked_of_every_network_is_asked_without_looking_at_which_it_is(name):
     assert [each for each in imported(ROOT / name) if each.endswith("GPRN")] == []
 

@@ -11,10 +11,7 @@ import torch
 from torch import Size, Tensor
 
 from pyro_gprn.diagnostics.arviz_versions import Variable, to_inference_data
-from pyro_gprn.diagnostics.collapsed_draws import CollapsedDraws
-from pyro_gprn.diagnostics.coregionalised_draws import CoregionalisedDraws
-from pyro_gprn.diagnostics.draws import ChainDraws
-from pyro_gprn.diagnostics.factorised_draws import FactorisedDraws
+from pyro_gprn.diagnostics.draws import ChainDraws, draw_chain
 from pyro_gprn.diagnostics.source import PosteriorSource
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
 from pyro_gprn.pyro_state import new_generator
@@ -81,7 +78,10 @@ def to_arviz(
     about = PosteriorSource.of(source)
     chosen = about.choose(outputs, draws)
     generator = new_generator(seed)
-    chains = [_draw(about, chain, draws, generator) for chain in range(len(about.chains))]
+    chains = [
+        draw_chain(model, posterior, about.known, draws, about.scales(number), generator=generator)
+        for number, (model, posterior) in enumerate(about.chains)
+    ]
 
     def predict(X_new: Tensor, rows: str) -> Variable:
         return _outputs(about, chosen, [chain.predict(X_new, chosen, generator) for chain in chains], rows)
@@ -129,16 +129,6 @@ def _rotations(F: Tensor, reference: Tensor) -> Tensor:
     # Procrustes: the Q that minimises |F Q − R| is U Vᵀ of Fᵀ R = U S Vᵀ
     U, _, Vh = torch.linalg.svd(F.mT @ reference)
     return U @ Vh
-
-
-def _draw(about: PosteriorSource, number: int, n_draws: int, generator: torch.Generator) -> ChainDraws:
-    """Draws from one of the chains."""
-    model, posterior = about.chains[number]
-    if about.is_coregionalised:
-        return CoregionalisedDraws(model, posterior, about.known, n_draws, about.scales(number), generator=generator)
-    if not about.is_collapsed:
-        return FactorisedDraws(model, posterior, about.known, n_draws, generator=generator)
-    return CollapsedDraws(model, posterior, about.known, n_draws, about.scales(number), generator=generator)
 
 
 def _stack(by_chain: Sequence[Tensor]) -> np.ndarray:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from pyro.infer import MCMC
 from torch import Size, Tensor
 
 from pyro_gprn.algebra.linalg import safe_cholesky
@@ -13,7 +16,7 @@ from pyro_gprn.collapsed.likelihood import colour
 from pyro_gprn.collapsed.low_rank_normal import LowRankNormal
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.weights import sample_weights
-from pyro_gprn.diagnostics.draws import ChainDraws
+from pyro_gprn.diagnostics.draws import ChainDraws, chains_of, draw_chain
 from pyro_gprn.diagnostics.leave_one_out import describe_draws
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
@@ -93,3 +96,15 @@ class CollapsedDraws(ChainDraws):
         alone = [{name: draws[i : i + 1] for name, draws in self._sites.items()} for i in range(len(self.F))]
         model, outputs, known = self._model, chosen.outputs, self._known
         return torch.stack([output_correlation(model, one, X_at, outputs, known, generator=generator) for one in alone])
+
+
+draw_chain.register(CollapsedGPRN, CollapsedDraws)
+
+
+@chains_of.register(CollapsedGPRN)
+def _(model: CollapsedGPRN, posterior: Any, Y: Any = None) -> tuple[list[tuple[Any, Any]], OutputStatistics]:
+    if not isinstance(posterior, MCMC):
+        return [(model, posterior)], model.statistics(Y)
+    draws = posterior.get_samples(group_by_chain=True)
+    by_chain = [{name: each[i] for name, each in draws.items()} for i in range(len(draws["v"]))]
+    return [(model, each) for each in by_chain], model.statistics(Y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from pyro_gprn.coregionalised import (
     weight_correlation,
 )
 from pyro_gprn.coregionalised.training import flat_statistics, log_evidence
-from pyro_gprn.diagnostics.draws import ChainDraws
+from pyro_gprn.diagnostics.draws import ChainDraws, chains_of, draw_chain
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.scales import Scales
@@ -107,3 +109,15 @@ class CoregionalisedDraws(ChainDraws):
 
     def correlation(self, X_at: Tensor, chosen: OutputSelection, generator: torch.Generator) -> Tensor:
         return weight_correlation(self._weights(chosen), len(X_at)).expand(len(self.F), -1, -1, -1)
+
+
+draw_chain.register(CoregionalisedGPRN, CoregionalisedDraws)
+
+
+@chains_of.register(CoregionalisedGPRN)
+def _(model: CoregionalisedGPRN, posterior: Any, Y: Any = None) -> tuple[list[tuple[Any, Any]], OutputStatistics]:
+    if not isinstance(posterior, CoregionalisedGuide):
+        raise ValueError(
+            f"of a CoregionalisedGPRN diagnostics take a CoregionalisedGuide; got {type(posterior).__name__}"
+        )
+    return [(model, posterior)], model.statistics(Y)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_gprn.diagnostics.draws import ChainDraws
+from pyro_gprn.diagnostics.draws import ChainDraws, chains_of, draw_chain
 from pyro_gprn.factorised.elbo import closed_form_bound
 from pyro_gprn.factorised.guide import FactorisedGuide, has_one_noise
 from pyro_gprn.factorised.model import GPRN
@@ -139,3 +139,26 @@ class FactorisedDraws(ChainDraws):
             return signal + noise * white_noise(*signal.shape, like=signal, generator=generator)
         with isolated(generator):  # a likelihood draws by torch's global state
             return self._model.observation().sample(signal, chosen.positions(slice(None)))
+
+
+@draw_chain.register(GPRN)
+def _(
+    model: GPRN,
+    guide: FactorisedGuide,
+    known: OutputStatistics,
+    n_draws: int,
+    scales: None = None,
+    *,
+    generator: torch.Generator,
+) -> FactorisedDraws:
+    return FactorisedDraws(model, guide, known, n_draws, generator=generator)  # its outputs have no scales
+
+
+@chains_of.register(GPRN)
+def _(model: GPRN, posterior: Any, Y: Any = None) -> tuple[list[tuple[Any, Any]], OutputStatistics]:
+    if not isinstance(posterior, FactorisedGuide):
+        raise ValueError(
+            f"of a {type(model).__name__} diagnostics take one of the package's guides, such as a KroneckerGuide; got"
+            f" {type(posterior).__name__}"
+        )
+    return [(model, posterior)], posterior.statistics(Y)

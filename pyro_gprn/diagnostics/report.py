@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.collapsed.guide import CollapsedGuide
+from pyro_gprn.collapsed.model import CollapsedGPRN
+from pyro_gprn.coregionalised import CoregionalisedGPRN
 from pyro_gprn.diagnostics.arviz import align
 from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
 from pyro_gprn.diagnostics.coregionalised_draws import CoregionalisedDraws
@@ -122,14 +125,36 @@ def diagnose(source: Any, *, seed: int = 0) -> Report:
     report, generator = Report(), new_generator(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ warns of what the report says anyway
-        (_diagnose_collapsed if about.is_collapsed else _diagnose_factorised)(report, about, generator)
+        _look_at_fit(*about.chains[about.best], report, about, generator)
     return report
 
 
-def _diagnose_collapsed(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
+@singledispatch
+def _look_at_fit(
+    model: Network, guide: Any, report: Report, about: PosteriorSource, generator: torch.Generator
+) -> None:
+    """Notes in a report what is found of the best chain; here of a network that has its weights."""
+    unavailable = _UNAVAILABLE + "with its weights q is over too many numbers for importance sampling"
+    _look_at_refits(report, about, unavailable, generator)
+    with isolated(generator):
+        q_f, _ = model.at_centre(lambda: guide.posterior(about.known))
+        F = q_f.sample((N_DRAWS,))
+    look_at_latents(report, F, model.n_outputs)
+
+
+@_look_at_fit.register(CoregionalisedGPRN)
+def _(
+    model: CoregionalisedGPRN, guide: Any, report: Report, about: PosteriorSource, generator: torch.Generator
+) -> None:
+    _look_at_refits(report, about, "exact, given weights and hyperparameters, which are points", generator)
+    F = CoregionalisedDraws(model, guide, about.known, N_DRAWS, generator=generator).F
+    look_at_latents(report, F, model.n_outputs)
+
+
+@_look_at_fit.register(CollapsedGPRN)
+def _(model: CollapsedGPRN, posterior: Any, report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
     described = [describe_draws(*chain, N_DRAWS, generator=generator) for chain in about.chains]
-    (model, posterior), of_best = about.chains[about.best], described[about.best]
-    is_guide = isinstance(posterior, CollapsedGuide)
+    of_best, is_guide = described[about.best], isinstance(posterior, CollapsedGuide)
     if is_guide:
         _look_at_training(report, about, generator)
         _look_at_posterior(report, posterior, of_best)
@@ -145,38 +170,27 @@ def _diagnose_collapsed(report: Report, about: PosteriorSource, generator: torch
     look_at_latents(report, of_best.F if is_guide else align(of_best.F, of_best.F[0]), n_effective)
 
 
-def _diagnose_factorised(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:
+def _look_at_refits(report: Report, about: PosteriorSource, of_posterior: str, generator: torch.Generator) -> None:
+    """What is found of a network by folds that are trained anew.
+
+    :param of_posterior: what is to be said of its posterior.
+    """
     model, guide = about.chains[about.best]
     inference = inference_of(guide)
     _look_at_training(report, about, generator)
-    if about.is_coregionalised:
-        report.say("posterior", "exact, given weights and hyperparameters, which are points")
-    else:
-        report.say("posterior", _UNAVAILABLE + "with its weights q is over too many numbers for importance sampling")
+    report.say("posterior", of_posterior)
     report.say("leave-one-out", _UNAVAILABLE + "it needs the weights integrated out, as inference='collapsed' has them")
     if model.n_rows < LEAST_ROWS:
         report.say("coverage", _UNAVAILABLE + f"{N_FOLDS} folds need {LEAST_ROWS} rows; there are {model.n_rows}")
     else:
         steps = min(inference.steps, len(about.runs[about.best]["losses"]) if about.runs else inference.steps)
         steps = max(steps, LEAST_STEPS)
-        positions = _some_outputs(model)
-        scales = about.scales(about.best) if about.is_coregionalised else None
+        positions, scales = _some_outputs(model), about.scales(about.best)
         rows = predict_by_refits(model, guide, about.known, positions, steps=steps, scales=scales, generator=generator)
         report.log_density = rows.log_density.nanmean().item()
         report.findings["leave-one-out"] += f"\n{_density_of(report)}"
         _look_at_calibration(report, rows)
         _look_at_residuals(report, rows)
-    look_at_latents(report, _draw_functions(about, generator), model.n_outputs)
-
-
-def _draw_functions(about: PosteriorSource, generator: torch.Generator) -> Tensor:
-    """Draws of the functions of a network that has its weights, ``(s, N, K)``."""
-    model, guide = about.chains[about.best]
-    if about.is_coregionalised:
-        return CoregionalisedDraws(model, guide, about.known, N_DRAWS, generator=generator).F
-    with isolated(generator):
-        q_f, _ = model.at_centre(lambda: guide.posterior(about.known))
-        return q_f.sample((N_DRAWS,))
 
 
 def _look_at_training(report: Report, about: PosteriorSource, generator: torch.Generator) -> None:

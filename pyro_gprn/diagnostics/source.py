@@ -8,17 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyro.infer import MCMC
 from torch import Tensor
 
-from pyro_gprn.collapsed.draws import Posterior
-from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.coregionalised import CoregionalisedGPRN, CoregionalisedGuide
+from pyro_gprn.diagnostics.draws import chains_of
 from pyro_gprn.estimator import GPRNRegressor
 from pyro_gprn.estimator.containers import plain
 from pyro_gprn.estimator.fitted import FittedNetwork
-from pyro_gprn.factorised.guide import FactorisedGuide
-from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection, evenly_spread
 from pyro_gprn.prediction.scales import Scales
@@ -36,7 +31,7 @@ class PosteriorSource:
     :param inputs: training inputs in the data's units, ``(N, P)``.
     :param fitted: the record of the fit, if an estimator made it.
 
-    >>> from pyro_gprn import CollapsedGuide
+    >>> from pyro_gprn import CollapsedGPRN, CollapsedGuide
     >>> model = CollapsedGPRN(torch.linspace(0, 1, 5)[:, None], output_shape=3, n_latents=2)
     >>> known = model.statistics(torch.ones(5, 3))
     >>> len(PosteriorSource.of((model, CollapsedGuide(model))).chains)
@@ -52,16 +47,6 @@ class PosteriorSource:
     def model(self) -> Any:
         """The model of the first chain."""
         return self.chains[0][0]
-
-    @property
-    def is_collapsed(self) -> bool:
-        """True if the weights are integrated out."""
-        return isinstance(self.model, CollapsedGPRN)
-
-    @property
-    def is_coregionalised(self) -> bool:
-        """True if the weights are the same at all inputs and the functions integrated out."""
-        return isinstance(self.model, CoregionalisedGPRN)
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -95,32 +80,13 @@ class PosteriorSource:
                 f" {type(source).__name__}"
             )
         model, posterior = source
-        if not isinstance(model, Network):
-            raise ValueError(f"diagnostics need a CollapsedGPRN or a GPRN; got {type(model).__name__}")
-        if isinstance(model, CoregionalisedGPRN) and isinstance(posterior, CoregionalisedGuide):
-            return cls([(model, posterior)], model.statistics(), model.X.cpu().numpy())
-        if not isinstance(model, CollapsedGPRN):
-            if not isinstance(posterior, FactorisedGuide):
-                raise ValueError(
-                    f"of a {type(model).__name__} diagnostics take one of the package's guides, such as a"
-                    f" KroneckerGuide; got {type(posterior).__name__}"
-                )
-            return cls([(model, posterior)], posterior.statistics(), model.X.cpu().numpy())
-        chains: list[tuple[CollapsedGPRN, Posterior]] = [(model, posterior)]
-        if isinstance(posterior, MCMC):
-            draws = posterior.get_samples(group_by_chain=True)
-            chains = [(model, {name: each[i] for name, each in draws.items()}) for i in range(len(draws["v"]))]
-        return cls(chains, model.statistics(), model.X.cpu().numpy())
+        chains, known = chains_of(model, posterior)
+        return cls(chains, known, model.X.cpu().numpy())
 
     @classmethod
     def _of_fit(cls, fitted: FittedNetwork) -> PosteriorSource:
-        chains = []
-        for number in range(len(fitted.runs)):
-            model, guide = fitted.run(number)
-            if isinstance(model, (CollapsedGPRN, CoregionalisedGPRN)):
-                model.statistics(fitted.known)
-            chains.append((model, guide))
-        return cls(chains, fitted.known, fitted.inputs.cpu().numpy(), fitted)
+        by_run = [chains_of(*fitted.run(number), fitted.known)[0] for number in range(len(fitted.runs))]
+        return cls([chain for chains in by_run for chain in chains], fitted.known, fitted.inputs.cpu().numpy(), fitted)
 
     def choose(self, outputs: Outputs, n_draws: int) -> OutputSelection:
         """The selection asked for; by default all outputs, or an evenly spread selection if all are too many."""
