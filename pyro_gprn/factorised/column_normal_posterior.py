@@ -17,6 +17,7 @@ from pyro_gprn.factorised.column_normal import ColumnNormal, ProjectedColumnNorm
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
     OutputMoments,
+    VarianceOfOutputs,
     WeightsAtNewRows,
     functions_at_new_rows,
     output_moments,
@@ -88,10 +89,14 @@ class _Weights(WeightsAtNewRows):
             return (self._rows.interpolate @ self._q_w.projection @ outputs).transpose(0, 1)
         return torch.tensordot(self._rows.interpolate, self._q_w.loc.flatten(2)[:, :, positions], dims=1)
 
-    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
+    def variance(self, f_squared: Tensor) -> VarianceOfOutputs:
         squares = f_squared.diagonal(dim1=-2, dim2=-1)  # (…, N*, K)
         variance = (squares * self._rows.variance()).sum(-1, keepdim=True)
-        return variance.expand(*variance.shape[:-1], len(range(chosen.size)[block]))
+
+        def of_outputs(chosen: OutputSelection, block: slice) -> Tensor:
+            return variance.expand(*variance.shape[:-1], len(range(chosen.size)[block]))
+
+        return of_outputs
 
     def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:
         # Over inputs its covariance is R_w ∘ ffᵀ + Σ_k (A S_k Aᵀ) ∘ f_k f_kᵀ, the same for every output

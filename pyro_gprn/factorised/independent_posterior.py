@@ -17,6 +17,7 @@ from pyro_gprn.algebra.linalg import covariance_root
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
     OutputMoments,
+    VarianceOfOutputs,
     WeightsAtNewRows,
     functions_at_new_rows,
     output_moments,
@@ -71,13 +72,16 @@ class _Weights(WeightsAtNewRows):
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
         return torch.tensordot(self._interpolate, self._loc[:, :, chosen.positions(block)], dims=1)
 
-    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
+    def variance(self, f_squared: Tensor) -> VarianceOfOutputs:
         squares = f_squared.diagonal(dim1=-2, dim2=-1)  # (…, N*, K)
-        spread = torch.tensordot(
-            self._interpolate.square(), self._scale[:, :, chosen.positions(block)].square(), dims=1
-        )
         by_residual = self._residual.diagonal().clamp(min=0.0) * squares.sum(-1)
-        return by_residual.unsqueeze(-1) + torch.einsum("...nk,nkd->...nd", squares, spread)
+
+        def of_outputs(chosen: OutputSelection, block: slice) -> Tensor:
+            scale = self._scale[:, :, chosen.positions(block)]
+            spread = torch.tensordot(self._interpolate.square(), scale.square(), dims=1)
+            return by_residual.unsqueeze(-1) + torch.einsum("...nk,nkd->...nd", squares, spread)
+
+        return of_outputs
 
     def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:
         root, scale = covariance_root(self._residual * (f @ f.mT)), self._scale[:, :, chosen.positions(slice(None))]

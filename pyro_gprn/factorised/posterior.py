@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from pyro import poutine
@@ -41,6 +41,10 @@ class OutputMoments(NamedTuple):
     def add_to_ww(self, covariance: Tensor) -> OutputMoments:
         """Adds the weights' covariance, ``(N, K, K)``, to ``ww``, which without it holds the mean's part alone."""
         return self._replace(ww=self.ww + covariance)
+
+
+#: The variance of a block of chosen outputs, ``(…, N*, b)``.
+VarianceOfOutputs: TypeAlias = Callable[[OutputSelection, slice], Tensor]
 
 
 class FunctionsAtNewRows(ABC):
@@ -67,8 +71,8 @@ class WeightsAtNewRows(ABC):
         """The mean of the weights, ``(N*, K, b)``."""
 
     @abstractmethod
-    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
-        """``tr(Cov(w_nd) ffᵀ)``, ``(…, N*, b)``, for ``ffᵀ`` of shape ``(…, N*, K, K)``."""
+    def variance(self, f_squared: Tensor) -> VarianceOfOutputs:
+        """What tells ``tr(Cov(w_nd) ffᵀ)`` of some outputs, ``(…, N*, b)``, for ``ffᵀ`` of shape ``(…, N*, K, K)``."""
 
     @abstractmethod
     def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:

@@ -8,6 +8,7 @@ of posterior is carried over to new inputs is said in posterior.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from pyro_gprn.factorised.model import GPRN
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
     Mixture,
+    VarianceOfOutputs,
     WeightsAtNewRows,
     as_mixture,
     functions_at_new_rows,
@@ -91,7 +93,7 @@ class FactorisedPredictive(PosteriorPredictive):
         covariance = self._f.covariance()
         squared = covariance + self._f.mean.unsqueeze(-1) * self._f.mean.unsqueeze(-2)
         w = self._w.mean(chosen, block)
-        return (w * (covariance @ w)).sum(1) + self._w.variance(squared, chosen, block)
+        return (w * (covariance @ w)).sum(1) + self._w.variance(squared)(chosen, block)
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         return chosen.gather(self._noise_variance)
@@ -137,8 +139,12 @@ class _GivenFunctions(Components):
         return torch.einsum("snk,nkd->snd", self._functions, self._weights.mean(chosen, block))
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
-        squared = self._functions.unsqueeze(-1) * self._functions.unsqueeze(-2)
-        return self._weights.variance(squared, chosen, block)
+        return self._variance(chosen, block)
+
+    @cached_property
+    def _variance(self) -> VarianceOfOutputs:
+        # All that depends on the K × K products of functions is made once, for all blocks of outputs.
+        return self._weights.variance(self._functions.unsqueeze(-1) * self._functions.unsqueeze(-2))
 
     def deviation(self, chosen: OutputSelection, components: slice) -> Tensor:
         return self._weights.deviation(self._functions[components], chosen, self._generator)

@@ -28,6 +28,7 @@ from pyro_gprn.algebra.tensor_normal import TensorNormal, outer
 from pyro_gprn.factorised.posterior import (
     FunctionsAtNewRows,
     OutputMoments,
+    VarianceOfOutputs,
     WeightsAtNewRows,
     functions_at_new_rows,
     output_moments,
@@ -152,10 +153,14 @@ class _Weights(WeightsAtNewRows):
             return (self._rows.interpolate @ self._q_w.projection @ outputs).transpose(0, 1)
         return torch.tensordot(self._rows.interpolate, self._q_w.loc.flatten(2)[:, :, positions], dims=1)
 
-    def variance(self, f_squared: Tensor, chosen: OutputSelection, block: slice) -> Tensor:
+    def variance(self, f_squared: Tensor) -> VarianceOfOutputs:
         by_residual = self._rows.residual.diagonal().clamp(min=0.0) * f_squared.diagonal(dim1=-2, dim2=-1).sum(-1)
-        by_spread = self._rows.spread.diagonal() * (f_squared * self._columns).sum((-2, -1))
-        return by_residual.unsqueeze(-1) + by_spread.unsqueeze(-1) * chosen.variances(self._outputs, block)
+        by_spread = self._rows.spread.diagonal() * (f_squared.flatten(-2) @ self._columns.flatten())
+
+        def of_outputs(chosen: OutputSelection, block: slice) -> Tensor:
+            return by_residual.unsqueeze(-1) + by_spread.unsqueeze(-1) * chosen.variances(self._outputs, block)
+
+        return of_outputs
 
     def deviation(self, f: Tensor, chosen: OutputSelection, generator: torch.Generator | None) -> Tensor:
         # Over inputs its covariance is, for the residual, R_w ∘ ffᵀ, and for the posterior, (A_wΓ_1A_wᵀ) ∘ fΓ_2fᵀ
