@@ -14,6 +14,7 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -153,21 +154,23 @@ class DaskOutputs(OutputSource):
         :param chunks: which chunks; None is all.
         :param progress: whether to show a progress bar.
         """
-        every = self.chunks_of_outputs()
-        on_chunk, join = load("dask").delayed(_on_one_thread, pure=True), load("dask").delayed(merge, pure=True)
         if chunks is None and self.array.npartitions > 1 and self.array.nbytes <= WHOLE_BYTES:
-            try:
-                whole = DaskOutputs(self.array.rechunk(-1))
-                (chunk,) = whole.chunks_of_outputs()
-                (result,) = self._compute([on_chunk(function, whole._delayed().item(), chunk)], every, progress)
-                return result
-            except OutputValuesError:
-                pass  # the chunks one by one tell which of them has the values
-        some, blocks = every if chunks is None else chunks, self._delayed()
+            with suppress(OutputValuesError):  # the chunks one by one, below, tell which of them has such values
+                return self._of_all_at_once(function, progress)
+        some, blocks = self.chunks_of_outputs() if chunks is None else chunks, self._delayed()
+        on_chunk, join = load("dask").delayed(_on_one_thread, pure=True), load("dask").delayed(merge, pure=True)
         parts = [on_chunk(function, blocks[chunk.number], chunk) for chunk in some]
         while len(parts) > 1:
             parts = [join(parts[i : i + MERGED_AT_ONCE]) for i in range(0, len(parts), MERGED_AT_ONCE)]
         (result,) = self._compute(parts, some, progress)
+        return result
+
+    def _of_all_at_once(self, function: Callable[[np.ndarray, Chunk], T], progress: bool) -> T:
+        """The result of a function of all outputs, put together into one chunk."""
+        whole = DaskOutputs(self.array.rechunk(-1))
+        (chunk,) = whole.chunks_of_outputs()
+        wanted = load("dask").delayed(_on_one_thread, pure=True)(function, whole._delayed().item(), chunk)
+        (result,) = self._compute([wanted], self.chunks_of_outputs(), progress)
         return result
 
     def digest(self) -> str:
