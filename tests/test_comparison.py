@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import pyro_gprn.experiments.cli as cli
 from pyro_gprn import GPRNRegressor, compare
 from pyro_gprn.baselines import LMC, IndependentGP, TrainingMean
-from pyro_gprn.experiments import comparison
+from pyro_gprn.experiments import comparison, judgement
 from pyro_gprn.experiments.files import read_data
 
 RNG = np.random.default_rng(0)
@@ -93,6 +93,20 @@ def test_other_estimators_are_judged_by_what_they_can_tell():
     assert found.table.loc["linear", ["rmse", "mae"]].notna().all()
     assert found.table.loc["linear", ["nlpd", "crps", "coverage"]].isna().all()
     assert found.table.loc["gp"].notna().all()
+
+
+def test_very_many_numbers_are_judged_as_gaussians(monkeypatch):
+    X = np.linspace(0, 1, 30)[:, None]
+    Y = np.sin(6 * X + np.linspace(0, 3, 8)) + 0.1 * np.random.default_rng(0).normal(size=(30, 8))
+    gps = IndependentGP("rbf").fit(X[::2], Y[::2])
+    centre, scale, truth = np.zeros(8), np.ones(()), Y[1::2]
+    exactly = judgement.Prediction(gps, X[1::2], centre, scale).judge(truth)
+    monkeypatch.setattr(judgement, "MOST_JUDGED_EXACTLY", truth.size - 1)
+    monkeypatch.setattr(IndependentGP, "log_predictive_density", None)  # which is not asked
+    quickly = judgement.Prediction(gps, X[1::2], centre, scale).judge(truth)
+    np.testing.assert_array_equal(quickly.mean, exactly.mean)
+    for name, near in (("log_density", 0.05), ("crps", 0.02), ("lower", 0.02), ("upper", 0.02)):
+        assert abs(getattr(quickly, name) - getattr(exactly, name)).max() < near
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "pandas", "xarray", "list"])

@@ -13,13 +13,15 @@ from pyro_gprn.metrics import LEVEL, Judged, crps_of_draws, judge_gaussian
 #: Draws from which the CRPS is estimated, at most and at least, and how many numbers are drawn at once. The estimate is
 #: unbiased for any number of draws, and that of a large field is a mean over many outputs.
 MOST_DRAWS, FEWEST_DRAWS, NUMBERS_AT_ONCE = 200, 20, 2**24
+#: More predicted numbers than these are judged by their means and standard deviations alone, as Gaussians.
+MOST_JUDGED_EXACTLY = 2**23
 
 
 class Prediction:
     """What a fitted method predicts at test inputs. Mean and intervals are computed at once, the rest by :meth:`judge`.
 
-    A method of this package is judged by its own density, intervals and draws; another estimator whose ``predict`` has
-    ``return_std`` as a Gaussian; any other by its mean alone.
+    A method of this package is judged by its own density, intervals and draws, up to eight million numbers; beyond, and
+    another estimator whose ``predict`` has ``return_std``, as a Gaussian; any other by its mean alone.
 
     :param method: a fitted estimator.
     :param X: test inputs, ``(N*, P)``.
@@ -38,7 +40,7 @@ class Prediction:
         self._centre, self._scale = (torch.as_tensor(each, dtype=torch.float64) for each in (centre, scale))
         self._deviation: Tensor | None = None
         self._interval: list[Tensor] = []
-        if hasattr(method, "log_predictive_density"):
+        if hasattr(method, "log_predictive_density") and len(X) * self._centre.numel() <= MOST_JUDGED_EXACTLY:
             self._mean = self._standardise(method.predict(X))
             tail = (1 - LEVEL) / 2
             self._interval = [self._standardise(each) for each in method.predict(X, quantiles=(tail, 1 - tail))]
