@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA, KernelPCA
 from sklearn.manifold import Isomap
 
 from pyro_gprn.baselines import HOGP, ReducedGP
-from pyro_gprn.baselines.component_gps import ComponentGPs, fit_components
+from pyro_gprn.baselines.component_gps import LEAST_LENGTH, ComponentGPs, fit_components
 from pyro_gprn.baselines.hogp import check_memory
 from pyro_gprn.baselines.reducers import GraphReduction, KernelReduction, KernelRidge, LinearReduction
 from pyro_gprn.outputs.source import ArrayOutputs
@@ -229,3 +229,15 @@ def test_without_gpytorch_the_extra_is_named(method, monkeypatch):
     monkeypatch.setitem(sys.modules, "botorch", None)
     with pytest.raises(ImportError, match=r"pip install 'pyro-gprn\[baselines\]'"):
         method.fit(X, field(12))
+
+
+def test_replicated_inputs_with_noise_have_components():
+    """Where inputs are replicated and outputs are mostly noise, length-scales of single columns tend to zero."""
+    random = np.random.default_rng(0)
+    X = np.repeat(random.normal(size=(20, 8)), 3, axis=0)
+    Y = random.normal(size=(60, 30)) + np.repeat(random.normal(size=(20, 30)), 3, axis=0)
+    gps = ReducedGP("pca", n_components=20, kernel="rbf", seed=0).fit(X, Y)
+    mean, deviation = gps.predict(X[:3], return_std=True)
+    assert np.isfinite(mean).all()
+    assert (deviation > 0).all()
+    assert gps.fitted_.gps.kernel.base_kernel.lengthscale.min() >= LEAST_LENGTH

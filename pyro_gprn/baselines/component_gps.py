@@ -17,8 +17,10 @@ from pyro_gprn.baselines.extra import load
 
 #: Kernels by name, each with a length-scale for every input column.
 KERNELS = ("rbf", "matern52", "matern32")
-#: The least variance of the noise, for a component of unit variance.
-LEAST_NOISE = 1e-10
+#: The least variance of the noise, for a component of unit variance; the least and greatest variance of the kernel; and
+#: the least length-scale, for inputs of unit variance. Without the last two a line search may leap to where distances
+#: are nothing but rounding, and replicated inputs have no Cholesky factor there.
+LEAST_NOISE, VARIANCES, LEAST_LENGTH = 1e-10, (1e-6, 1e6), 1e-2
 #: Starts: length-scale over √P standard deviations of the inputs, variance of the noise. Each component takes its best.
 STARTS = ((0.3, 1e-2), (1.0, 1e-3), (3.0, 1e-5))
 #: At most this many steps of L-BFGS.
@@ -107,17 +109,18 @@ def _make_model(X: Tensor, scores: Tensor, name: str) -> Any:
     """An untrained model with a batch of C."""
     kernels, constraints = load("gpytorch.kernels"), load("gpytorch.constraints")
     batch = torch.Size([len(scores)] if len(scores) > 1 else [])  # BoTorch has no batch of one
-    settings = {"ard_num_dims": X.shape[1], "batch_shape": batch}
+    length = constraints.GreaterThan(LEAST_LENGTH)
+    settings = {"ard_num_dims": X.shape[1], "batch_shape": batch, "lengthscale_constraint": length}
     if name == "rbf":
         shape = kernels.RBFKernel(**settings)
     else:
         shape = kernels.MaternKernel(nu={"matern52": 2.5, "matern32": 1.5}[name], **settings)
-    noise = constraints.GreaterThan(LEAST_NOISE)
+    noise, variance = constraints.GreaterThan(LEAST_NOISE), constraints.Interval(*VARIANCES)
     return load("botorch.models").SingleTaskGP(
         X,
         scores.mT,
         likelihood=load("gpytorch.likelihoods").GaussianLikelihood(noise_constraint=noise, batch_shape=batch),
-        covar_module=kernels.ScaleKernel(shape, batch_shape=batch),
+        covar_module=kernels.ScaleKernel(shape, batch_shape=batch, outputscale_constraint=variance),
         mean_module=load("gpytorch.means").ZeroMean(batch_shape=batch),
         outcome_transform=None,
     )
