@@ -80,7 +80,11 @@ def plot(results: Results, path: Path) -> None:
                 means, deviations = zip(*(by_latents[k] for k in latents), strict=True)
                 axes.errorbar(latents, means, deviations, marker="o", capsize=2, **style)
         axes.set(xscale="log", xlabel="K", ylabel="NRMSE", title=f"{data}, {n_train} training rows")
-    panels[-1].legend(fontsize="small")
+        shown = sorted({k for by_latents in methods.values() for k in by_latents if k is not None})
+        axes.set_xticks(shown, [str(k) for k in shown])
+        axes.minorticks_off()
+    lines = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="outside right center", fontsize="small")
     figure.savefig(path, dpi=120)
 
 
