@@ -125,7 +125,7 @@ label = panels[0].set_ylabel(f"{names[0]}, predicted")
 
 # %% [markdown]
 # What the numbers of the published data say: nickel and zinc tell of cadmium, and the network uses them. Its error is a
-# quarter below that of a Gaussian process for each metal, by more than four standard errors of the difference. Least
+# quarter below that of a Gaussian process for each metal, by more than three standard errors of the difference. Least
 # squares on the other two metals does as well at these hundred sites: where they were measured, the site itself adds
 # little. The intervals hold a little more than they should.
 #
