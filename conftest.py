@@ -1,9 +1,20 @@
 """Every test and doctest starts from the same seed and an empty parameter store, with Pyro's checks on."""
 
+import contextlib
+import importlib
+import warnings
 from collections.abc import Iterator
 
 import pyro
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """ArviZ writes down the day on which it is loaded first, and fails where two processes do so at the same time."""
+    if not hasattr(config, "workerinput"):  # before there are other processes
+        with contextlib.suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("arviz")
 
 
 @pytest.fixture(autouse=True)
