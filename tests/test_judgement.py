@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyro_gprn import GPRNRegressor
+from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
+from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel
 from pyro_gprn.estimator import selection
 from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.outputs.gram import OutputStatistics
@@ -230,3 +231,51 @@ def test_a_fit_that_goes_on_keeps_what_was_chosen_and_why(monkeypatch):
     before = [getattr(r, name) for name in names]
     assert before[:2] != [[], 1.0]
     assert [getattr(r.fit(x, y), name) for name in names] == before
+
+
+def test_candidates_of_a_fold_share_its_independent_gps(monkeypatch):
+    refitted, fitted = KernelChoice.refitted, []
+
+    def count(choice, X, known):
+        fitted.append((len(X), choice.name))
+        return refitted(choice, X, known)
+
+    monkeypatch.setattr(KernelChoice, "refitted", count)
+    r = GPRNRegressor(2, **QUICK).fit(*smooth())
+    n_fits = sum(each["folds"] for each in r.selection_)
+    assert len(fitted) <= 2 * 5 < n_fits  # two kernels, five folds
+
+
+def test_training_at_the_independent_gps_is_training_after_their_fit():
+    x, y = (torch.as_tensor(each) for each in smooth())
+    known = OutputStatistics.of(y)
+    choice = choose_kernel(x, known, ["rbf"])
+
+    def fit(choice, **settings):
+        model = CollapsedGPRN(x[:20], y.shape[1], 2, kernel_f="rbf", kernel_w="rbf")
+        model.load_state_dict(choice.states["rbf"], strict=False)
+        return fit_collapsed(model, y[:20], starts=["independent"], steps=5, seed=0, progress=False, **settings)
+
+    after = fit(choice, from_here=True)
+    there = fit(choice.refitted(x[:20], OutputStatistics.of(y[:20])), at_independent=True)
+    assert there.bound == after.bound
+    assert there.evidence == pytest.approx(after.evidence)
+
+
+@pytest.mark.parametrize(
+    ("n_outputs", "hole", "is_tried"), [(24, 3, True), (24, 0, False), (12, 3, False), (301, 3, False)]
+)
+def test_where_many_outputs_have_holes_more_functions_are_a_candidate_with_all_outputs_counted(
+    n_outputs, hole, is_tried, monkeypatch
+):
+    def score(self, candidate, fold):
+        rows = torch.full((24, 2), 0.1 if selection.MORE in candidate else 1.0)
+        return HeldOut(rows, torch.ones(24, n_outputs))
+
+    monkeypatch.setattr(selection.Selection, "_score", score)
+    x, y = smooth(n_outputs=n_outputs)
+    y[4 : 4 + hole, 1] = np.nan
+    r = GPRNRegressor(2, kernel_w="rbf", own_kernels=False, **QUICK).fit(x, y)
+    assert any(selection.MORE in each["name"] for each in r.selection_) == is_tried
+    assert (r.n_latents_, r.effective_outputs_) == (6, None) or not is_tried
+    assert r.n_latents_ == 2 or is_tried

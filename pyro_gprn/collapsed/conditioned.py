@@ -297,10 +297,16 @@ class ConditionedDraws:
         half = self.half(cross).split([len(k) for k in cross])
         return self._products(list(half), lambda made: made.root.mT)
 
-    def mean_coefficients(self, at_new: list[NewRows], rows: slice = slice(None)) -> Tensor:
-        """The average of c̃ over draws at some of the new inputs, ``(g, N*, N)``."""
+    def mean_coefficients(
+        self, at_new: list[NewRows], rows: slice = slice(None), of_draws: Tensor | None = None
+    ) -> Tensor:
+        """The average of c̃ over draws at some of the new inputs, ``(g, N*, N)``.
+
+        :param of_draws: :meth:`coefficients` there, if they are known: then they need not be made again.
+        """
         if self._averages is None:
-            return self.coefficients(self.cross(at_new, rows)).mean(0)
+            of_draws = self.coefficients(self.cross(at_new, rows)) if of_draws is None else of_draws
+            return of_draws.mean(0)
         (new,) = at_new
         by_row = (new.basis[rows] @ self._averages).unflatten(-1, (-1, new.cross.shape[-1]))  # (g, N*, N, N)
         return (new.cross[..., rows, :].unsqueeze(-2) @ by_row).squeeze(-2)

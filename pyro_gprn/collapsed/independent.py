@@ -5,6 +5,8 @@ They are the special case in which every latent function is constant. Their evid
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -34,15 +36,16 @@ def evidence_given(model: CollapsedGPRN, known: OutputStatistics, F: Tensor, int
     :param F: the functions, ``(N, K)``; the constant 1, ``(N, 1)``, makes independent GPs.
     :param interruption: ends the optimisation at the next evaluation.
     """
-
-    def log_evidence() -> Tensor:
-        # At the centre of the guides of hyperparameters that have priors: by fixed draws their spread would grow
-        # without end, to cancel the very draws.
-        terms, log_prior = model.at_centre_with_log_prior(model.weights_and_noise)
-        return outputs_given(known, model.output_covariance(F, *terms)).log_density() + log_prior
-
     parameters = {name: p for name, p in model.named_parameters() if name.startswith(FITTED)}
-    return Evidence(parameters, log_evidence, known.n_observed, interruption)
+    return Evidence(parameters, partial(_log_evidence, model, known, F), known.n_observed, interruption)
+
+
+def _log_evidence(model: CollapsedGPRN, known: OutputStatistics, F: Tensor) -> Tensor:
+    """The log evidence given F, at the hyperparameters that the model has, with the log density of their priors."""
+    # At the centre of the guides of hyperparameters that have priors: by fixed draws their spread would grow without
+    # end, to cancel the very draws.
+    terms, log_prior = model.at_centre_with_log_prior(model.weights_and_noise)
+    return outputs_given(known, model.output_covariance(F, *terms)).log_density() + log_prior
 
 
 def fit_independent(model: CollapsedGPRN, known: OutputStatistics, *, from_here: bool = False) -> float:
@@ -89,6 +92,12 @@ def _fit_each(model: CollapsedGPRN, known: OutputStatistics, from_here: bool) ->
             for name, parameter in own.items():
                 of_all[name][d] = parameter.reshape(of_all[name][d].shape)
     return evidence
+
+
+@torch.no_grad()
+def independent_evidence(model: CollapsedGPRN, known: OutputStatistics) -> float:
+    """The log evidence of independent GPs at the hyperparameters that the model has."""
+    return _log_evidence(model, model.statistics(known), torch.ones_like(model.X[:, :1])).item()
 
 
 @torch.no_grad()

@@ -33,6 +33,26 @@ class KernelChoice(NamedTuple):
     evidence: dict[str, float] = {}  #: the log evidence of each that was tried, highest first
     own_kernels: bool = False  #: True if each output has such a kernel of its own, to which the evidence belongs
     states: dict[str, dict[str, Tensor]] = {}  #: the hyperparameters of the weights and the noise, fitted, of each
+    is_refitted: bool = False  #: True if these were then fitted to the rows at hand, by :meth:`refitted`
+
+    def refitted(self, X: Tensor, known: OutputStatistics) -> KernelChoice:
+        """The choice with the chosen kernel fitted to some of the rows, from where it stands.
+
+        :param X: their inputs, ``(n, P)``.
+        :param known: statistics of their outputs.
+
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 20)[:, None].double()
+        >>> Y = torch.sin(6 * X + torch.arange(5))
+        >>> choice = choose_kernel(X, OutputStatistics.of(Y), ["rbf"])
+        >>> choice.refitted(X[:15], OutputStatistics.of(Y[:15])).states["rbf"].keys() == choice.states["rbf"].keys()
+        True
+        """
+        name = str(self.name)
+        model = _gps(X, known, name, self.own_kernels)
+        model.load_state_dict(self.states[name], strict=False)
+        fit_independent(model, known, from_here=True)
+        return self._replace(states={name: _fitted_state(model)}, is_refitted=True)
 
 
 def choose_kernel(
@@ -68,16 +88,26 @@ def choose_kernel(
                 continue
             if evidence and interruption.is_requested:
                 break
-            model = CollapsedGPRN(X, tuple(known.source.shape[1:]), 1, kernel_w=name, own_kernels=own_kernels)
+            model = _gps(X, known, name, own_kernels)
             if first is not None:
                 model.load_state_dict(first)  # length-scales that fitted one kernel are near those of the others
             evidence[name] = fit_independent(model, known, from_here=first is not None)
             first = model.state_dict() if first is None else first
-            states[name] = {key: value for key, value in model.state_dict().items() if key.startswith(FITTED)}
+            states[name] = _fitted_state(model)
     simplest, best = next(iter(evidence)), max(evidence, key=lambda name: evidence[name])
     is_better = evidence[best] - evidence[simplest] > MARGIN * known.n_observed
     in_order = dict(sorted(evidence.items(), key=lambda item: -item[1]))
     return KernelChoice(best if is_better else simplest, in_order, own_kernels, states)
+
+
+def _gps(X: Tensor, known: OutputStatistics, kernel: str, own_kernels: bool) -> CollapsedGPRN:
+    """Independent GPs that share a kernel, or have one each."""
+    return CollapsedGPRN(X, tuple(known.source.shape[1:]), 1, kernel_w=kernel, own_kernels=own_kernels)
+
+
+def _fitted_state(model: CollapsedGPRN) -> dict[str, Tensor]:
+    """The hyperparameters that a fit of independent GPs changes."""
+    return {key: value for key, value in model.state_dict().items() if key.startswith(FITTED)}
 
 
 def choose_own_kernels(X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES) -> KernelChoice:

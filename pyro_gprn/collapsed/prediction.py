@@ -134,11 +134,11 @@ class CollapsedPredictive(PosteriorPredictive):
     def _average(self, rows: slice, with_variance: bool) -> tuple[Tensor, ...]:
         """The averages at some new inputs, coefficients in white coordinates."""
         drawn = self._conditioned
-        mean = drawn.mean_coefficients(self._at_new, rows)
         if not with_variance:
-            return (mean,)
+            return (drawn.mean_coefficients(self._at_new, rows),)
         cross = drawn.cross(self._at_new, rows)
         coefficients = drawn.coefficients(cross)
+        mean = drawn.mean_coefficients(self._at_new, rows, coefficients)
         forms = quadratic_forms(coefficients - coefficients.mean(0), drawn.directions)
         functions = torch.cat([new.functions[:, rows] for new in self._at_new])
         kernel = _of_draws([new.variance[..., rows] for new in self._at_new], self._at_new, 1)

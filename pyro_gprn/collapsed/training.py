@@ -42,7 +42,7 @@ from typing import Any, Literal
 import torch
 
 from pyro_gprn.collapsed.guide import CollapsedGuide
-from pyro_gprn.collapsed.independent import fit_independent, read_effective_outputs
+from pyro_gprn.collapsed.independent import fit_independent, independent_evidence, read_effective_outputs
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.race import race, race_steps
 from pyro_gprn.collapsed.starts import MANY_ROWS, STARTS, check_starts
@@ -80,6 +80,7 @@ def fit_collapsed(
     guide: CollapsedGuide | None = None,
     starts: Sequence[str] | None = None,
     from_here: bool = False,
+    at_independent: bool = False,
     steps: int = STEPS,
     learning_rate: float = 0.08,
     **settings: Any,
@@ -100,6 +101,7 @@ def fit_collapsed(
         the end; None is all of them, or the first alone from N = 1,000 on. One name, ``["independent"]``, is no race.
     :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
         model has; otherwise at several values from the data as well.
+    :param at_independent: True if the model has the hyperparameters of this fit already, so that it is left out.
     :param steps: at most this many steps; fewer when the bound has settled. With inducing inputs they are those of the
         exact network of some rows, and at most 300 steps follow.
     :param learning_rate: of Adam, before its decay.
@@ -150,7 +152,10 @@ def fit_collapsed(
                 return {"evidence": evidence, **fit_subset()}
             if guide is None:
                 model.effective_outputs = given
-                evidence = fit_independent(model, known, from_here=from_here)
+                if at_independent:
+                    evidence = independent_evidence(model, known)
+                else:
+                    evidence = fit_independent(model, known, from_here=from_here)
                 if model.effective_outputs == "auto":
                     model.effective_outputs = read_effective_outputs(model, known)
                 evidence *= model.likelihood_power

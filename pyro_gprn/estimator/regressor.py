@@ -85,7 +85,8 @@ class GPRNRegressor(Estimator):
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
-        Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too.
+        Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too; where up to 300 have, a network
+        with three times the functions and all outputs counted.
         Each candidate is fitted to five folds (three above N = 100), those far behind to fewer; rows are held out
         and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
         the one with the best bound is trained to the end.
@@ -317,7 +318,8 @@ class GPRNRegressor(Estimator):
             kernel_f = chosen.name
         kernel_f = "constant" if recipe.has_constant_functions else kernel_f
         kernel_w = "constant" if recipe.has_constant_weights else kernel_w
-        settings = self.effective_outputs, chosen.own_kernels, inducing
+        effective_outputs = None if recipe.counts_all else self.effective_outputs
+        settings = effective_outputs, chosen.own_kernels, inducing
         model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
         if recipe.is_fitted:
             model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
@@ -331,7 +333,8 @@ class GPRNRegressor(Estimator):
             return
         varying = replace(recipe, has_constant_weights=False, n_latents=1)
         gps: Any = self._make_model(inference, varying, X, model.output_shape)
-        fit_independent(gps, known, from_here=varying.is_fitted)
+        if not varying.kernel.is_refitted:
+            fit_independent(gps, known, from_here=varying.is_fitted)
         model.effective_outputs = read_effective_outputs(gps, known)
 
     def _inference_of_last(self, inference: Inference) -> Inference:
@@ -401,8 +404,9 @@ class GPRNRegressor(Estimator):
             recipe,
             starts,
             with_limits=limits,
-            with_coregionalised=not data.is_part,  # they are for all rows together
+            with_fillers=not data.is_part,  # they are for all rows together
             any_kernel=any_kernel,
+            any_effective=self.effective_outputs == "auto",
             any_latents=any_latents,
         )
 
@@ -463,7 +467,10 @@ def _inference_for(recipe: Recipe, asked_for: Inference) -> Inference:
 
 def _starts_of(inference: Inference, recipe: Recipe) -> dict[str, Any]:
     """The settings that say from where training starts, where there are such."""
-    return {"starts": recipe.starts, "from_here": recipe.is_fitted} if inference.is_collapsed else {}
+    if not inference.is_collapsed:
+        return {}
+    at_independent = recipe.is_fitted and recipe.kernel.is_refitted
+    return {"starts": recipe.starts, "from_here": recipe.is_fitted, "at_independent": at_independent}
 
 
 def _selected_in(last: FittedNetwork) -> Selected:
