@@ -239,10 +239,10 @@ legend = panels[0, 0].legend(fontsize=8)
 # (A black point inside a hole is one of the held-out times.)
 #
 # What the numbers of the published data say. At single held-out times independent GPs interpolate a little better than
-# the network that was chosen, which had to do well in holes too. In the calmer holes the network is best. In the great
-# event its error is three quarters of that of independent GPs, which go back to the sensor's mean; but simply moving
-# along with the other sensors does twice as well there, and the 95 % band holds no more than about half of the truth.
-# Neither rows nor holes that were held out to choose the network looked like that event.
+# the network that was chosen, which had to do well in holes too. In the calmer holes the network is best, with half of
+# the error of the others. In the great event its error is seven tenths of that of independent GPs, which go back to the
+# sensor's mean; but simply moving along with the other sensors does twice as well there, and the 95 % band holds less
+# than half of the truth. Neither rows nor holes that were held out to choose the network looked like that event.
 #
 # The model says why. Each output has weights of its own, which are independent of those of all others and have mean
 # zero. The other sensors tell what the latent functions do during the hole, but not how *this* sensor responds,

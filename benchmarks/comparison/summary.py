@@ -106,7 +106,7 @@ class Summary:
 def write_summary(results: Results) -> str:
     """The whole summary as markdown."""
     summary = Summary({cell: result for cell, result in results.items() if "n_scored" in result})
-    parts = [_means(summary, name, title) for name, title in TITLES.items()]
+    parts = [_overview(summary), *(_means(summary, name, title) for name, title in TITLES.items())]
     parts += [_comparisons(summary, name) for name in ("rmse", "nlpd", "crps")]
     parts.append(_criteria(summary))
     if failures := Summary(results).failures():
@@ -117,6 +117,24 @@ def write_summary(results: Results) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _overview(summary: Summary) -> str:
+    """A row for each problem: our scores beside those of the best other method, and our coverage."""
+    names = ("rmse", "nlpd", "crps")
+    rows = []
+    for problem in summary.problems:
+        found = {name: each for name in names if (each := summary.compare(problem, name))}
+        if len(found) < len(names):
+            continue
+        row = [problem, str(len(summary.values(problem, OURS, "rmse")))]
+        for name, each in found.items():
+            ratio = [] if name == "nlpd" else [f"{each.ratio:.3f}"]
+            row += [_number(each.ours), f"{_number(each.best)}, {each.other}", *ratio]
+        covered = [summary.mean(problem, OURS, name) for name in ("coverage", "coverage_top")]
+        rows.append([*row, *("" if each is None else f"{each:.3f}" for each in covered)])
+    header = ["problem", "splits", "RMSE", "best other", "ratio", "NLPD", "best other", "CRPS", "best other", "ratio"]
+    return f"**{OURS}**, means over splits\n\n" + _table([*header, "coverage", "top tenth"], rows) if rows else ""
 
 
 def _number(value: float | None, is_bold: bool = False) -> str:
