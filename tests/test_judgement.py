@@ -260,22 +260,3 @@ def test_training_at_the_independent_gps_is_training_after_their_fit():
     there = fit(choice.refitted(x[:20], OutputStatistics.of(y[:20])), at_independent=True)
     assert there.bound == after.bound
     assert there.evidence == pytest.approx(after.evidence)
-
-
-@pytest.mark.parametrize(
-    ("n_outputs", "hole", "is_tried"), [(24, 3, True), (24, 0, False), (12, 3, False), (301, 3, False)]
-)
-def test_where_many_outputs_have_holes_more_functions_are_a_candidate_with_all_outputs_counted(
-    n_outputs, hole, is_tried, monkeypatch
-):
-    def score(self, candidate, fold):
-        rows = torch.full((24, 2), 0.1 if selection.MORE in candidate else 1.0)
-        return HeldOut(rows, torch.ones(24, n_outputs))
-
-    monkeypatch.setattr(selection.Selection, "_score", score)
-    x, y = smooth(n_outputs=n_outputs)
-    y[4 : 4 + hole, 1] = np.nan
-    r = GPRNRegressor(2, kernel_w="rbf", own_kernels=False, **QUICK).fit(x, y)
-    assert any(selection.MORE in each["name"] for each in r.selection_) == is_tried
-    assert (r.n_latents_, r.effective_outputs_) == (6, None) or not is_tried
-    assert r.n_latents_ == 2 or is_tried

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import add_to_diagonal, identity_like
+from pyro_gprn.collapsed.between_outputs import N_DRAWS, MissingNumbers, fill_holes, learn_output_covariance
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
@@ -40,6 +41,7 @@ from pyro_gprn.collapsed.spread import LEAST, inputs_between, leading_directions
 from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics
 from pyro_gprn.outputs.selection import spread_positions
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
+from pyro_gprn.prediction.holes import FilledHoles
 from pyro_gprn.pyro_state import white_noise
 
 T = TypeVar("T")
@@ -152,8 +154,7 @@ class DrawsAlike:
         seen = self._known.observed.to(self.F).unsqueeze(-1) if is_grouped else self.F.new_ones(())
         for start in range(0, len(self.F), at_once):
             some = slice(start, start + at_once)
-            covariance = self._model.output_covariance(self.F[some], self._Kw, self.noise)
-            factor = outputs_given(self._known, covariance).factor
+            factor = outputs_given(self._known, self.covariance(some)).factor
             factor = factor if is_grouped else factor.unsqueeze(1)
             # The inverse from the left, R L = I: its product with k = L h is exact, that of one from the right is not.
             identity = identity_like(factor.shape[-1], factor)
@@ -162,6 +163,10 @@ class DrawsAlike:
             solved = torch.linalg.solve_triangular(factor.mT, half, upper=True)
             # laid out as the products want them: rows of k times columns of these
             yield Matrices(some, (seen * inverse.mT).contiguous(), (seen * solved).contiguous())
+
+    def covariance(self, some: slice) -> Tensor:
+        """``C_F`` of some draws, ``(b, N, N)``, or of each output too, ``(b, D, N, N)``."""
+        return self._model.output_covariance(self.F[some], self._Kw, self.noise)
 
     def at(self, X_new: Tensor, white: Tensor) -> NewRows:
         """The functions at new inputs ``(N*, P)``, and the kernel, at the hyperparameters' current values.
@@ -329,6 +334,23 @@ class ConditionedDraws:
     def precision(self) -> Tensor:
         """``C_F⁻¹`` of all rows, of each draw, ``(s, N, N)``, where holes are scattered."""
         return torch.cat([made.solved for part in self.parts for made in part.matrices()]).squeeze(1)
+
+    @cached_property
+    @torch.no_grad()
+    def holes(self) -> FilledHoles | None:
+        """The missing numbers as the other outputs tell them (between_outputs.py); None if that cannot be said.
+
+        It is said where some outputs of a few share one kernel, and not too much is missing.
+        """
+        missing = MissingNumbers.of(self.known)
+        if missing is None or self.draws.model.own_kernels:
+            return None
+        every = slice(None, None, -(-self.n_draws // N_DRAWS))  # some draws, evenly spread
+        if len(self.parts) == 1:
+            covariances = self.parts[0].covariance(every)
+        else:  # a draw each
+            covariances = torch.cat([part.covariance(slice(None)) for part in self.parts[every]])
+        return fill_holes(missing, covariances, learn_output_covariance(missing, covariances))
 
     def half(self, cross: list[Tensor]) -> Tensor:
         """``k L⁻ᵀ`` of all draws, ``(s, g, N*, N)``: the sum of its squares is the variance that the data explain."""

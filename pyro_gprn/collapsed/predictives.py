@@ -22,6 +22,7 @@ from pyro_gprn.prediction import (
     prediction_settings,
     scales_of_outputs,
 )
+from pyro_gprn.prediction.holes import FilledPredictive, hole_rows
 from pyro_gprn.prediction.scales import Scales
 
 
@@ -29,10 +30,19 @@ from pyro_gprn.prediction.scales import Scales
 def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any) -> PosteriorPredictive:
     if model.has_inducing:
         return LowRankPredictive(model, posterior, X_new, Y, **settings)
-    conditioned = settings.get("conditioned")
-    known = model.statistics(Y) if conditioned is None else conditioned.known
-    is_scattered = isinstance(known, ScatteredStatistics)
-    return (ScatteredPredictive if is_scattered else CollapsedPredictive)(model, posterior, X_new, Y, **settings)
+    generator, scales = settings.get("generator"), settings.get("output_scales")
+    conditioned = settings.pop("conditioned", None)
+    if conditioned is None:
+        n_draws = settings.get("n_draws")
+        conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
+    kind = ScatteredPredictive if isinstance(conditioned.known, ScatteredStatistics) else CollapsedPredictive
+    predictive = kind(model, posterior, X_new, conditioned=conditioned, **settings)
+    has_rows = not conditioned.known.is_complete and bool((hole_rows(model.X, predictive.X_new) >= 0).any())
+    holes = conditioned.holes if has_rows else None
+    if holes is None:
+        return predictive
+    holes = holes if scales is None else holes.widened(scales.widening)
+    return FilledPredictive(model, predictive, holes, generator)
 
 
 @prediction_settings.register(CollapsedGPRN)

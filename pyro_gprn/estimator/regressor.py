@@ -85,8 +85,7 @@ class GPRNRegressor(Estimator):
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
         independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
-        Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too; where up to 300 have, a network
-        with three times the functions and all outputs counted.
+        Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too.
         Each candidate is fitted to five folds (three above N = 100), those far behind to fewer; rows are held out
         and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
         the one with the best bound is trained to the end.
@@ -318,8 +317,7 @@ class GPRNRegressor(Estimator):
             kernel_f = chosen.name
         kernel_f = "constant" if recipe.has_constant_functions else kernel_f
         kernel_w = "constant" if recipe.has_constant_weights else kernel_w
-        effective_outputs = None if recipe.counts_all else self.effective_outputs
-        settings = effective_outputs, chosen.own_kernels, inducing
+        settings = self.effective_outputs, chosen.own_kernels, inducing
         model = inference.make_model(X, tuple(output_shape), recipe.n_latents, kernel_f, kernel_w, *settings)
         if recipe.is_fitted:
             model.load_state_dict(chosen.states[str(chosen.name)], strict=False)
@@ -404,9 +402,8 @@ class GPRNRegressor(Estimator):
             recipe,
             starts,
             with_limits=limits,
-            with_fillers=not data.is_part,  # they are for all rows together
+            with_coregionalised=not data.is_part,  # they are for all rows together
             any_kernel=any_kernel,
-            any_effective=self.effective_outputs == "auto",
             any_latents=any_latents,
         )
 

@@ -41,10 +41,6 @@ INDEPENDENT_GPS, LINEAR_MODEL = "independent GPs", "linear model of coregionalis
 #: The name of the candidate whose weights are constant and whose functions are integrated out. It is tried where Y has
 #: holes, up to so many outputs and numbers: a fit costs the cube of all numbers.
 COREGIONALISED, MOST_OUTPUTS, MOST_NUMBERS = "coregionalised GPs", 20, 2500
-#: Where more outputs have holes, up to so many, the best network is tried with so many times its functions, and all
-#: outputs counted: a hole is filled by what the other outputs tell of the row's functions, and these are to be known
-#: well there (docs/training.md).
-MOST_COUNTED, MORE_FUNCTIONS, MORE = 300, 3, "more functions, all outputs counted"
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,6 @@ class Recipe:
     :param has_constant_functions: True for independent GPs.
     :param has_constant_weights: True for the linear model of coregionalisation, its loadings integrated out.
     :param is_coregionalised: True for the linear model of coregionalisation, its functions integrated out.
-    :param counts_all: True if all outputs are counted, as in the paper's model, whatever ``effective_outputs`` is.
     """
 
     kernel: KernelChoice
@@ -66,7 +61,6 @@ class Recipe:
     has_constant_functions: bool = False
     has_constant_weights: bool = False
     is_coregionalised: bool = False
-    counts_all: bool = False
 
     @property
     def is_fitted(self) -> bool:
@@ -132,23 +126,20 @@ class Selection:
         starts: Sequence[str],
         *,
         with_limits: bool,
-        with_fillers: bool,
+        with_coregionalised: bool,
         any_kernel: bool,
-        any_effective: bool,
         any_latents: bool,
     ) -> Selected:
         """The recipe that predicts best what is held out.
 
         First the starts are compared, and the two limits of a network; then, for the best of these, the kernel with
-        the second highest evidence; where many outputs have holes, more functions; and other numbers of functions.
+        the second highest evidence, and other numbers of functions.
 
         :param recipe: what is given.
         :param starts: between which to choose.
         :param with_limits: whether networks whose functions, or whose weights, are constant are candidates.
-        :param with_fillers: whether, with these, what is good at filling holes is one: coregionalised GPs where few
-            outputs have holes, a network with more functions and all outputs counted where many have.
+        :param with_coregionalised: whether, with these, coregionalised GPs are one, if the data allow it.
         :param any_kernel: whether the kernel may change.
-        :param any_effective: whether the number of effective outputs may change.
         :param any_latents: whether the number of functions may change.
         """
         if len(self._X) < FEWEST_ROWS:
@@ -158,7 +149,7 @@ class Selection:
             one = replace(recipe, n_latents=1, starts=("independent",))
             first[INDEPENDENT_GPS] = replace(one, has_constant_functions=True)
             first[LINEAR_MODEL] = replace(recipe, starts=("functions",), has_constant_weights=True)
-            if with_fillers and self._may_coregionalise():
+            if with_coregionalised and self._may_coregionalise():
                 n_latents = min(recipe.n_latents, self._known.source.n_outputs)
                 first[COREGIONALISED] = replace(recipe, n_latents=n_latents, is_coregionalised=True)
         judgement = self._judge(first, Judgement())
@@ -168,11 +159,6 @@ class Selection:
             name = next(name for name in recipe.kernel.evidence if name != recipe.kernel.name)
             another = replace(self._recipes[best], kernel=recipe.kernel._replace(name=name))
             best = self._judge({f"{best}, {name}": another}, judgement).best or best
-        if with_limits and with_fillers and any_effective and self._may_count_all(best):
-            n_latents = min(MORE_FUNCTIONS * recipe.n_latents, len(self._X))
-            more, name = replace(self._recipes[best], n_latents=n_latents, counts_all=True), f"{best}, {MORE}"
-            if self._judge({name: more}, judgement).is_better_in_all(name, than=best):
-                best = name
         latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].has_constant_functions:
             best, latent_scores = self._choose_latents(best, judgement)
@@ -186,13 +172,6 @@ class Selection:
         n_outputs = self._known.source.n_outputs
         is_few = 1 < n_outputs <= MOST_OUTPUTS and n_outputs * len(self._X) <= MOST_NUMBERS
         return is_few and not self._known.is_complete
-
-    def _may_count_all(self, best: str) -> bool:
-        """True if the best is a network, and many outputs have holes, but not so many that they are a field."""
-        recipe = self._recipes[best]
-        is_network = not (recipe.has_constant_functions or recipe.has_constant_weights or recipe.is_coregionalised)
-        is_many = MOST_OUTPUTS < self._known.source.n_outputs <= MOST_COUNTED
-        return is_network and is_many and not self._known.is_complete
 
     def _choose_latents(self, best: str, judgement: Judgement) -> tuple[str, dict[int, float]]:
         """The smallest number of functions that is not beaten, beside what else is best; adds to the judgement."""

@@ -64,6 +64,18 @@ class Conditional(NamedTuple):
         return torch.linalg.solve_triangular(self.factor, self.whitened.mT, upper=False, left=False)
 
 
+def same_rows(X: Tensor, X_new: Tensor) -> Tensor:
+    """Whether a new input, ``(N*, P)``, is that of a row of ``X``, ``(N, P)``: ``(N, N*)``, boolean.
+
+    >>> same_rows(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [3.0]])).tolist()
+    [[False, False], [True, False]]
+    """
+    is_same = torch.ones(len(X), len(X_new), dtype=torch.bool, device=X.device)
+    for column, new in zip(X.unbind(1), X_new.detach().unbind(1), strict=True):
+        is_same &= column.unsqueeze(1) == new
+    return is_same
+
+
 class NoiseOfRows(NamedTuple):
     """White noise that belongs to inputs, at new inputs beside that of the rows of X.
 
@@ -87,9 +99,7 @@ class NoiseOfRows(NamedTuple):
     @classmethod
     def of(cls, X: Tensor, X_new: Tensor, level: Tensor) -> NoiseOfRows:
         """The noise at new inputs ``(N*, P)`` beside that of the rows of ``X``, ``(N, P)``, of variance ``level``."""
-        is_same = torch.ones(len(X), len(X_new), dtype=torch.bool, device=X.device)
-        for column, new in zip(X.unbind(1), X_new.detach().unbind(1), strict=True):
-            is_same &= column.unsqueeze(1) == new
+        is_same = same_rows(X, X_new)
         n_same = is_same.sum(0)
         cross = level * (is_same / n_same.clamp(min=1)).to(X)
         return cls(cross, level / n_same.clamp(min=1), level)

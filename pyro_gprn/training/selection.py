@@ -81,19 +81,6 @@ class Judgement:
         """The contender with the lowest score; None if no fold was finished."""
         return min(self.contenders, key=self.score, default=None)
 
-    def is_better_in_all(self, name: str, than: str) -> bool:
-        """Whether a contender has a lower score than another in held-out rows, and in hidden entries if there are any.
-
-        >>> rows = {"a": torch.tensor([[1.0, 4.0]]), "b": torch.tensor([[2.0, 2.0]])}  # good at rows, good at holes
-        >>> judgement = Judgement(rows, n_folds={"a": 3, "b": 3})
-        >>> judgement.best, judgement.is_better_in_all("b", than="a")
-        ('b', False)
-        """
-        if not {name, than} <= set(self.contenders):
-            return False
-        difference = self.by_row[name].nanmean(0) - self.by_row[than].nanmean(0)
-        return bool((difference[~difference.isnan()] < 0).all())
-
     def is_beaten(self, name: str, by: str) -> bool:
         """Whether another candidate wins by more than a standard error, over rows, of the difference."""
         difference = (self.by_row[name] - self.by_row[by]).nanmean(1)
