@@ -390,8 +390,9 @@ def test_integers_masks_and_short_floats_are_taken():
     assert regressor(1).fit(inputs(), whole.astype(np.float16)).predict(inputs()[:2]).dtype == np.float32
     masked = da.ma.masked_greater(whole, 40)
     expected = regressor(1).fit(inputs(), np.where(whole.compute() > 40, np.nan, whole.compute()))
-    found = regressor(1).fit(inputs(), masked).predict(inputs()[:2])
-    assert largest_difference(expected.predict(inputs()[:2]), found) < 1e-10
+    new = inputs()[:2] + 0.01  # missing numbers of training rows are filled where Y is in memory alone
+    found = regressor(1).fit(inputs(), masked).predict(new)
+    assert largest_difference(expected.predict(new), found) < 1e-10
 
 
 def test_too_many_holes_of_their_own_are_refused_in_place_of_filling_memory(monkeypatch):

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from pyro_gprn.algebra.linalg import quiet_jitter, safe_cholesky
 from pyro_gprn.outputs.gram import OutputStatistics
-from pyro_gprn.outputs.lazy import DaskOutputs
 from pyro_gprn.prediction.holes import FilledHoles
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import new_generator, white_noise
@@ -92,7 +91,7 @@ class MissingNumbers:
         """
         n_rows, n_outputs = known.source.n_rows, known.source.n_outputs
         is_small = 1 < n_outputs <= MOST_OUTPUTS and n_rows >= FEWEST_ROWS
-        if known.is_complete or not is_small or isinstance(known.source, DaskOutputs):
+        if known.is_complete or not is_small or not known.source.is_in_memory:
             return None
         everything = slice(None)
         missing = cls(known.values_at(everything), known.observed[known.patterns_at(everything)].mT)

@@ -37,8 +37,9 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
         conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
     kind = ScatteredPredictive if isinstance(conditioned.known, ScatteredStatistics) else CollapsedPredictive
     predictive = kind(model, posterior, X_new, conditioned=conditioned, **settings)
-    has_rows = not conditioned.known.is_complete and bool((hole_rows(model.X, predictive.X_new) >= 0).any())
-    holes = conditioned.holes if has_rows else None
+    rows = hole_rows(model.X, predictive.X_new)
+    has_holes = (~conditioned.known.observed.all(0))[rows[rows >= 0]].any()
+    holes = conditioned.holes if has_holes else None
     if holes is None:
         return predictive
     holes = holes if scales is None else holes.widened(scales.widening)

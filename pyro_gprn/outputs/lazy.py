@@ -72,6 +72,8 @@ class DaskOutputs(OutputSource):
             [17., 18., 19., 20.]], dtype=torch.float64)
     """
 
+    is_in_memory = False
+
     def __init__(self, array: Any) -> None:
         super().__init__(Size(array.shape), torch_dtype(array.dtype), torch.device("cpu"))
         self.array = with_whole_rows(array)  #: in chunks that have all rows

@@ -69,6 +69,7 @@ class OutputsByBlock(OutputSource):
         shape = source.shape if present is None else Size((source.n_rows, len(present)))
         super().__init__(shape, torch.float64, source.device)
         self.source, self.standard, self.present = source, standard, present
+        self.is_in_memory = source.is_in_memory
 
     def read(self, positions: slice | Tensor) -> Tensor:
         return self.standard.apply(self.read_as_it_is(positions))[0]

@@ -40,6 +40,8 @@ class OutputSource(ABC):
     :param device: the device on which blocks come.
     """
 
+    is_in_memory = True  #: False if reading a block may take as long as a file or another computation does
+
     def __init__(self, shape: Size, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
 
