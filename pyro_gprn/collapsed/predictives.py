@@ -23,6 +23,7 @@ from pyro_gprn.prediction import (
     scales_of_outputs,
 )
 from pyro_gprn.prediction.scales import Scales
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 
 @posterior_predictive.register(CollapsedGPRN)
@@ -62,9 +63,10 @@ def _(
     Y: Any = None,
     *,
     prior_degrees: float | None = None,
+    widening: Widening = AS_THEY_ARE,
     as_rule: bool = False,
     generator: torch.Generator | None = None,
 ) -> Scales:
     tried = PRIOR_DEGREES if prior_degrees is None else prior_degrees
     learn = learn_scale_rule if as_rule else learn_output_scales
-    return learn(model, posterior, Y, prior_degrees=tried, generator=generator)
+    return learn(model, posterior, Y, prior_degrees=tried, widening=widening, generator=generator)
