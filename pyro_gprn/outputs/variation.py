@@ -14,6 +14,7 @@ def spread_of(values: Tensor) -> Tensor:
 
     :param values: of the outputs, ``(N, b)``, NaN where one is missing.
 
+    >>> import torch
     >>> spread_of(torch.tensor([[1.0, 0.0], [3.0, torch.nan], [2.0, 4.0]]))
     tensor([0.8165, 2.0000])
     """
@@ -25,6 +26,7 @@ def most_varied(spread: Tensor) -> Tensor | None:
 
     :param spread: the standard deviation of each output, ``(b,)``.
 
+    >>> import torch
     >>> most_varied(torch.tensor([1.0, 3.0, 1.0, 2.0]))
     tensor([False,  True, False, False])
     >>> most_varied(torch.ones(4)) is None
