@@ -456,3 +456,9 @@ def test_a_file_of_before_with_one_factor_for_all_is_read(fitted, tmp_path):
     assert loaded.widening_ == loaded.fitted_.output_scales.widening == Widening.same(1.5)
     assert loaded.fitted_.output_scales.factors == 1.5
     np.testing.assert_array_equal(loaded.predict(x, return_std=True), r.predict(x, return_std=True))
+
+
+def test_an_output_that_was_never_observed_has_the_factor_of_those_that_vary_least():
+    values = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]])
+    torch.testing.assert_close(spread_of(values), torch.tensor([1.0, 0.0]))
+    assert WIDENING.at(spread_of(values))[1] == torch.tensor(WIDENING.others)

@@ -10,7 +10,7 @@ VARIED, MORE_VARIED = 0.1, 1.1
 
 
 def spread_of(values: Tensor) -> Tensor:
-    """The standard deviation of each output over the rows in which it was observed, ``(b,)``.
+    """The standard deviation of each output over the rows in which it was observed, ``(b,)``; 0 without any.
 
     :param values: of the outputs, ``(N, b)``, NaN where one is missing.
 
@@ -18,7 +18,7 @@ def spread_of(values: Tensor) -> Tensor:
     >>> spread_of(torch.tensor([[1.0, 0.0], [3.0, torch.nan], [2.0, 4.0]]))
     tensor([0.8165, 2.0000])
     """
-    return (values - values.nanmean(0)).square().nanmean(0).sqrt()
+    return (values - values.nanmean(0)).square().nanmean(0).sqrt().nan_to_num(nan=0.0)
 
 
 def most_varied(spread: Tensor) -> Tensor | None:
