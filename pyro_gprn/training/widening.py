@@ -74,8 +74,7 @@ def find_widening(deviations: Tensor, spread: Tensor) -> Widening:
     ``0.95 (n + 1) / n``, so that the interval of a further one holds it in 95 of 100 cases. The errors of a row belong
     together, so n is the number of rows. Where intervals are too wide already, we go half of the way (on a logarithmic
     scale): folds have fewer rows than the fit, and too wide does less harm. The tenth of outputs that varies most has
-    few numbers, whose highest ones are chance: there the factor is that of the plain 95 % quantile, all of the way
-    (docs/calibration.md).
+    few numbers, and there the plain 95 % quantile, all of the way, gave better densities (docs/calibration.md).
 
     :param deviations: absolute errors over predicted standard deviations, ``(N, 2, b)``: of held-out rows and of hidden
         entries, NaN where nothing was held out.
