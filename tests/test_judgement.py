@@ -15,6 +15,7 @@ from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.folds import Fold, make_folds
 from pyro_gprn.training.selection import HeldOut, Judgement, judge, smallest_of_the_best
+from pyro_gprn.training.widening import Widening, find_widening
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -98,7 +99,7 @@ def scorer(values, fitted):
         fitted.append(name)
         rows = torch.full((3, 2), math.nan)
         rows[fold.held_out, 0] = values[name]
-        return HeldOut(rows, torch.full((3, 4), 1.0))
+        return HeldOut(rows, torch.full((3, 2, 4), 1.0))
 
     return score
 
@@ -129,11 +130,21 @@ def test_without_any_finished_fold_there_is_no_best():
     assert smallest_of_the_best(Judgement(), ["one", "two"]) == "one"
 
 
+def of_rows(errors):
+    """Deviations ``(N, 2, b)`` where rows alone were held out."""
+    return torch.stack([errors, torch.full_like(errors, math.nan)], 1)
+
+
+ALIKE = torch.ones(50).double()
+DIFFERENT = torch.linspace(0.1, 2.0, 50).double()
+
+
 @pytest.mark.parametrize(("spread", "expected"), [(1.0, 1.0), (1.5, 1.5), (0.64, 0.8), (9.0, 2.0), (0.01, 0.5)])
 def test_widening_makes_intervals_hold_what_was_held_out(spread, expected):
-    deviations = spread * numbers(4000, 50).abs()
-    judgement = Judgement(deviations={"it": deviations})
-    assert judgement.widening("it") == pytest.approx(expected, rel=0.02)
+    judgement = Judgement(deviations={"it": of_rows(spread * numbers(4000, 50).abs())})
+    found = judgement.widening("it", ALIKE)
+    assert found == Widening.same(found.others)
+    assert found.others == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("n_rows", [20, 40, 80])
@@ -142,9 +153,71 @@ def test_widened_intervals_hold_the_next_row_in_95_of_100_cases_however_few_rows
     held = []
     for seed in range(2000):
         errors = 1.1 * numbers(n_rows + 1, 1, seed=seed).abs()
-        judgement = Judgement(deviations={"it": errors[:-1].expand(-1, 5)})
-        held.append(bool(errors[-1] < 1.96 * judgement.widening("it")))
+        judgement = Judgement(deviations={"it": of_rows(errors[:-1].expand(-1, 5))})
+        held.append(bool(errors[-1] < 1.96 * judgement.widening("it", ALIKE[:5]).others))
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize(("of_most", "expected"), [(1.5, 1.5), (0.64, 0.64), (0.1, 0.5), (7.0, 2.0)])
+def test_the_tenth_of_outputs_that_varies_most_has_its_own_factor(of_most, expected):
+    errors = 1.2 * numbers(4000, 50).abs()
+    errors[:, 45:] *= of_most / 1.2
+    found = find_widening(of_rows(errors), DIFFERENT)
+    assert found.others == pytest.approx(1.2, rel=0.02)
+    assert found.most == pytest.approx(expected, rel=0.02)
+    factors = found.at(DIFFERENT)
+    assert (factors[:23] == found.others).all()
+    torch.testing.assert_close(factors[47:], torch.full_like(factors[47:], found.most))
+    assert (factors.diff() * (found.most - found.others) >= 0).all()
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.5, 2.0), st.floats(0.0, 3.0), st.floats(0.01, 3.0))
+def test_factors_lie_between_those_of_the_groups_and_do_not_jump(others, most, lower, width):
+    widening = Widening(others, most, (lower, lower + width))
+    factors = widening.at(torch.linspace(0, 8, 8001).double())
+    assert factors.min() >= min(others, most) - 1e-9
+    assert factors.max() <= max(others, most) + 1e-9
+    assert factors.diff().abs().max() <= 0.001001 * abs(most - others) / width + 1e-9
+
+
+@pytest.mark.parametrize("spread", [DIFFERENT[:19], ALIKE], ids=["few outputs", "outputs that vary alike"])
+def test_without_a_tenth_that_stands_out_there_is_one_factor(spread):
+    errors = numbers(400, len(spread)).abs()
+    errors[:, -2:] *= 3.0
+    found = find_widening(of_rows(errors), spread)
+    assert found.is_same
+    assert (found.at(spread) == found.others).all()
+
+
+def test_hidden_entries_have_their_own_factor_and_do_not_change_that_of_rows():
+    rows = 1.2 * numbers(4000, 50).abs()
+    deviations = of_rows(rows)
+    deviations[:100, 1, 0] = 1.7 * numbers(100, seed=1).abs()
+    found, without = find_widening(deviations, DIFFERENT), find_widening(of_rows(rows), DIFFERENT)
+    assert found.holes == pytest.approx(1.7, rel=0.25)
+    assert found.holes > without.others == without.holes
+    assert found._replace(holes=without.holes) == without
+    deviations[10:] = of_rows(rows)[10:]  # ten hidden entries say too little
+    assert find_widening(deviations, DIFFERENT) == without
+
+
+def test_rows_and_hidden_entries_of_a_fold_are_kept_apart(monkeypatch):
+    x, y = smooth()
+    y[4:9, 1] = np.nan
+    found, score = [], selection.Selection._score
+
+    def keep(self, name, fold):
+        found.append((fold, score(self, name, fold)))
+        return found[-1][1]
+
+    monkeypatch.setattr(selection.Selection, "_score", keep)
+    GPRNRegressor(2, kernel_w="rbf", own_kernels=False, **QUICK).fit(x, y)
+    fold, held_out = next(each for each in found if each[0].hidden is not None)
+    rows, hidden = (~held_out.deviations.isnan()).unbind(1)
+    assert not (rows & hidden).any()
+    assert sorted(rows.any(1).nonzero().flatten().tolist()) == sorted(fold.held_out.tolist())
+    assert torch.equal(hidden[fold.kept], fold.hidden)
+    assert torch.equal(held_out.scores.isnan(), held_out.deviations.isnan().all(2))
 
 
 def score_without_fits(monkeypatch, deviations):
@@ -180,7 +253,7 @@ def test_what_is_given_is_not_chosen():
     assert GPRNRegressor(2, selection=False, **QUICK).fit(x, y).selection_ == []
     given = GPRNRegressor(2, kernel_w="rbf", starts=["functions"], **QUICK).fit(x, y)
     assert given.selection_ == []
-    assert given.widening_ == 1.0
+    assert given.widening_ == Widening.same(1.0)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +262,7 @@ def test_what_is_given_is_not_chosen():
 def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, tmp_path):
     def score(self, candidate, fold):
         rows = torch.full((24, 2), 0.1 if candidate == name else 1.0)
-        return HeldOut(rows, torch.ones(24, 30))
+        return HeldOut(rows, torch.ones(24, 2, 30))
 
     monkeypatch.setattr(selection.Selection, "_score", score)
     x, y = smooth()
@@ -205,16 +278,16 @@ def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, 
 
 def test_widening_changes_intervals_and_not_means(monkeypatch):
     x, y = smooth()
-    score_without_fits(monkeypatch, numbers(24, 30).abs())
+    score_without_fits(monkeypatch, numbers(24, 2, 30).abs())
     fits = []
     for factor in (1.0, 1.5):
-        monkeypatch.setattr(Judgement, "widening", lambda self, *which, factor=factor: factor)
+        monkeypatch.setattr(Judgement, "widening", lambda self, *which, factor=factor: Widening.same(factor))
         fits.append(GPRNRegressor(2, kernel_w="rbf", **QUICK).fit(x, y))
     (mean, narrow), (same, wide) = (r.predict(x + 0.01, return_std=True) for r in fits)
     np.testing.assert_array_equal(mean, same)
     assert (wide > narrow).all()
     assert (wide <= 1.5 * narrow * (1 + 1e-9)).all()
-    assert [r.widening_ for r in fits] == [1.0, 1.5]
+    assert [r.widening_ for r in fits] == [Widening.same(1.0), Widening.same(1.5)]
 
 
 def test_selection_must_be_true_or_false():
@@ -223,13 +296,13 @@ def test_selection_must_be_true_or_false():
 
 
 def test_a_fit_that_goes_on_keeps_what_was_chosen_and_why(monkeypatch):
-    monkeypatch.setattr(Judgement, "widening", lambda self, *which: 1.5)
-    score_without_fits(monkeypatch, numbers(24, 30).abs())
+    monkeypatch.setattr(Judgement, "widening", lambda self, *which: Widening.same(1.5))
+    score_without_fits(monkeypatch, numbers(24, 2, 30).abs())
     x, y = smooth()
     r = GPRNRegressor("auto", warm_start=True, **QUICK).fit(x, y)
     names = ("selection_", "widening_", "kernel_evidence_", "latent_scores_", "n_latents_")
     before = [getattr(r, name) for name in names]
-    assert before[:2] != [[], 1.0]
+    assert before[:2] != [[], Widening()]
     assert [getattr(r.fit(x, y), name) for name in names] == before
 
 

@@ -1,6 +1,7 @@
 """A scale for each output: against dense algebra and brute force, in every kind of prediction."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,11 +23,15 @@ from pyro_gprn import (
     posterior_predictive,
     to_arviz,
 )
+from pyro_gprn.archive import read_archive, write_archive
 from pyro_gprn.collapsed.draws import PosteriorDraws
+from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.diagnostics.arviz_versions import import_arviz
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
+from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction.base import MixturePredictive
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture, student_cdf
+from pyro_gprn.training.widening import Widening
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -391,3 +396,69 @@ def test_scales_of_some_outputs_are_the_same_without_the_others(outputs):
     some = learn_output_scales(model, draw, prior_degrees=2.0, positions=torch.tensor([4, 1]))
     torch.testing.assert_close(some.squares[[1, 4]], everywhere.squares[[1, 4]])
     assert some.squares[[0, 2, 3, 5]].isnan().all()
+
+
+WIDENING = Widening(others=1.2, most=0.6, spreads=(0.2, 5.0), holes=1.7)
+
+
+@pytest.mark.parametrize("prior_degrees", [2.0, math.inf])
+@pytest.mark.parametrize("outputs", [Y, with_holes()], ids=["complete", "holes"])
+def test_each_scale_is_widened_by_the_factor_of_its_outputs_spread(outputs, prior_degrees):
+    model = CollapsedGPRN(X, 6, 2, noise_y=0.3)
+    draws = {"v": torch.randn(3, 5, 2, dtype=torch.float64)}
+    settings = {"prior_degrees": prior_degrees}
+    plain = learn_output_scales(model, draws, outputs, **settings)
+    wide = learn_output_scales(model, draws, outputs, widening=WIDENING, **settings)
+    factors = torch.as_tensor(np.interp(np.nanstd(outputs.double().numpy(), 0), WIDENING.spreads, (1.2, 0.6)))
+    torch.testing.assert_close(wide.factors, factors, rtol=1e-6, atol=0)
+    torch.testing.assert_close(wide.squares, plain.squares * factors**2, rtol=1e-6, atol=0)
+    some, rule = torch.tensor([4, 1]), learn_scale_rule(model, draws, outputs, widening=WIDENING, **settings)
+    for one, other in zip(rule.at(some), wide.at(some), strict=True):
+        torch.testing.assert_close(one, other)
+    assert rule.widening.holes == wide.widening.holes == 1.7
+
+
+def test_leaving_a_row_out_of_widened_scales_is_widening_what_the_others_say():
+    model, posterior = constant_functions()
+    left_out = predict_left_out(PosteriorDraws.of(model, posterior, 1), torch.arange(6))
+    for prior_degrees in (2.0, math.inf):
+        plain, wide = (
+            learn_output_scales(model, posterior, prior_degrees=prior_degrees, widening=widening)
+            for widening in (Widening(), WIDENING)
+        )
+        expected = left_out.distribution(plain).scale * WIDENING.at(spread_of(Y.double()))
+        torch.testing.assert_close(left_out.distribution(wide).scale, expected, rtol=1e-6, atol=0)
+
+
+def test_a_widened_fit_is_saved_and_diagnosed(tmp_path):
+    x, y = curves(np.geomspace(0.1, 10, 12), 30, 12)
+    r = regressor(standardize="field", steps=20).fit(x, y)
+    r._set_fitted(replace(r.fitted_, widening=WIDENING))
+    assert len(r.fitted_.output_scales.factors.unique()) > 2
+    r.save(tmp_path / "fit.gprn")
+    loaded = GPRNRegressor.load(tmp_path / "fit.gprn")
+    assert loaded.widening_ == loaded.fitted_.output_scales.widening == WIDENING
+    for ours, theirs in zip(loaded.fitted_.output_scales, r.fitted_.output_scales, strict=True):
+        assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+    np.testing.assert_array_equal(loaded.predict(x, return_std=True), r.predict(x, return_std=True))
+    assert diagnose(r).coverages
+
+
+def test_a_file_of_before_with_one_factor_for_all_is_read(fitted, tmp_path):
+    x, _, r = fitted
+    r.save(tmp_path / "fit.gprn")
+    tree = read_archive(tmp_path / "fit.gprn", "regressor")
+    scales = tree["output_scales"]
+    del scales["factors"]
+    tree["widening"] = scales["widening"] = 1.5
+    write_archive(tmp_path / "before.gprn", "regressor", tree)
+    loaded = GPRNRegressor.load(tmp_path / "before.gprn")
+    assert loaded.widening_ == loaded.fitted_.output_scales.widening == Widening.same(1.5)
+    assert loaded.fitted_.output_scales.factors == 1.5
+    np.testing.assert_array_equal(loaded.predict(x, return_std=True), r.predict(x, return_std=True))
+
+
+def test_an_output_that_was_never_observed_has_the_factor_of_those_that_vary_least():
+    values = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]])
+    torch.testing.assert_close(spread_of(values), torch.tensor([1.0, 0.0]))
+    assert WIDENING.at(spread_of(values))[1] == torch.tensor(WIDENING.others)

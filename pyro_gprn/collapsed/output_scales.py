@@ -32,7 +32,9 @@ from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import evenly_spread
+from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 #: Draws of the functions over which the precision of the outputs is averaged.
 N_DRAWS = 16
@@ -51,6 +53,7 @@ def learn_output_scales(
     Y: Any = None,
     *,
     prior_degrees: float | Sequence[float] = PRIOR_DEGREES,
+    widening: Widening = AS_THEY_ARE,
     n_draws: int = N_DRAWS,
     positions: Tensor | None = None,
     generator: torch.Generator | None = None,
@@ -62,6 +65,7 @@ def learn_output_scales(
     :param Y: the data, if the model has not seen them.
     :param prior_degrees: ν, how firmly scales are expected to be near 1 before the data are seen, in observations; or
         several values, of which that with the highest density of left-out rows is taken.
+    :param widening: what scales are multiplied by then, for what was held out; by default 1.
     :param n_draws: how many draws of the functions ``C_F⁻¹`` is averaged over. (Of draws all are used. With inducing
         inputs it is that of their mean.)
     :param positions: of some of the flattened outputs, ``(b,)``, if the scales of these are enough: the others are NaN.
@@ -75,15 +79,16 @@ def learn_output_scales(
     (tensor([9., 9., 9.], dtype=torch.float64), tensor(True))
     """
     known = model.statistics(Y)
-    rule = learn_scale_rule(model, posterior, known, prior_degrees=prior_degrees, n_draws=n_draws, generator=generator)
+    settings: dict[str, Any] = {"prior_degrees": prior_degrees, "widening": widening, "n_draws": n_draws}
+    rule = learn_scale_rule(model, posterior, known, generator=generator, **settings)
     n_outputs = known.source.n_outputs
-    if math.isinf(rule.prior_degrees):
-        return OutputScales.known(n_outputs, like=known.counts)
-    degrees, squares = known.counts.new_full((2, n_outputs), math.nan)
+    if math.isinf(rule.prior_degrees) and widening.is_same:
+        return OutputScales.known(n_outputs, like=known.counts).widened(widening, None)
+    degrees, squares, factors = known.counts.new_full((3, n_outputs), math.nan)
     everything = known.source.chunks(known.chunk_bytes)
     for some, block in everything if positions is None else [(positions, known.source.read(positions))]:
-        degrees[some], squares[some], *_ = rule.of_values(block, some)
-    return OutputScales(degrees, squares, rule.prior_degrees)
+        degrees[some], squares[some], _, factors[some], _ = rule.of_values(block, some)
+    return OutputScales(degrees, squares, rule.prior_degrees, factors, widening)
 
 
 class Precision(Protocol):
@@ -109,21 +114,17 @@ class ScaleRule:
     :param known: statistics of the outputs.
     :param precision: ``C_F⁻¹``, averaged over draws.
     :param prior_degrees: ν.
-    :param widening: what every scale is multiplied by.
+    :param widening: what scales are multiplied by.
     """
 
     known: OutputStatistics
     precision: Precision
     prior_degrees: float
-    widening: float = 1.0
+    widening: Widening = AS_THEY_ARE
 
     def at(self, positions: slice | Tensor) -> OutputScales:
         """The scales of some of the flattened outputs, ``(b,)``."""
         return self.of_values(self.known.source.read(positions), positions)
-
-    def widened(self, factor: float) -> ScaleRule:
-        """All scales multiplied by a factor."""
-        return replace(self, widening=self.widening * factor)
 
     def of_outputs(self, known: OutputStatistics) -> ScaleRule:
         """The rule for other outputs of the same network, with the same groups."""
@@ -131,15 +132,17 @@ class ScaleRule:
 
     def of_values(self, block: Tensor, positions: slice | Tensor) -> OutputScales:
         """The scales of outputs ``(N, b)``, NaN where one is missing, which lie at these positions."""
+        spread = None if self.widening.is_same else spread_of(block.to(self.known.counts))
+        return self._before_widening(block, positions).widened(self.widening, spread)
+
+    def _before_widening(self, block: Tensor, positions: slice | Tensor) -> OutputScales:
         values = block.to(self.known.counts).nan_to_num(nan=0.0)
         if math.isinf(self.prior_degrees):
-            return OutputScales.known(values.shape[1], like=values).widened(self.widening)
+            return OutputScales.known(values.shape[1], like=values)
         n_seen = self.known.observed.sum(1).to(values)[self.known.patterns_at(positions)]
         squares = (values * self.precision.solve(values, positions)).sum(0).clamp(min=0.0)
         degrees = self.prior_degrees + n_seen
-        return OutputScales(degrees, (self.prior_degrees + squares) / degrees, self.prior_degrees).widened(
-            self.widening
-        )
+        return OutputScales(degrees, (self.prior_degrees + squares) / degrees, self.prior_degrees)
 
 
 @torch.no_grad()
@@ -149,6 +152,7 @@ def learn_scale_rule(
     Y: Any = None,
     *,
     prior_degrees: float | Sequence[float] = PRIOR_DEGREES,
+    widening: Widening = AS_THEY_ARE,
     n_draws: int = N_DRAWS,
     generator: torch.Generator | None = None,
 ) -> ScaleRule:
@@ -158,7 +162,7 @@ def learn_scale_rule(
     precision = _mean_precision(draws, known)
     tried = [float(prior_degrees)] if isinstance(prior_degrees, (int, float)) else list(prior_degrees)
     chosen = tried[0] if len(tried) == 1 else _choose_prior_degrees(tried, precision, known)
-    return ScaleRule(known, precision, chosen)
+    return ScaleRule(known, precision, chosen, widening)
 
 
 class _LowRankPrecision:

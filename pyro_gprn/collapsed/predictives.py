@@ -24,6 +24,7 @@ from pyro_gprn.prediction import (
 )
 from pyro_gprn.prediction.holes import FilledPredictive, hole_rows
 from pyro_gprn.prediction.scales import Scales
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 
 @posterior_predictive.register(CollapsedGPRN)
@@ -42,7 +43,7 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
     holes = conditioned.holes if has_holes else None
     if holes is None:
         return predictive
-    holes = holes if scales is None else holes.widened(scales.widening)
+    holes = holes if scales is None else holes.widened(scales.widening.holes)
     return FilledPredictive(model, predictive, holes, generator)
 
 
@@ -73,9 +74,10 @@ def _(
     Y: Any = None,
     *,
     prior_degrees: float | None = None,
+    widening: Widening = AS_THEY_ARE,
     as_rule: bool = False,
     generator: torch.Generator | None = None,
 ) -> Scales:
     tried = PRIOR_DEGREES if prior_degrees is None else prior_degrees
     learn = learn_scale_rule if as_rule else learn_output_scales
-    return learn(model, posterior, Y, prior_degrees=tried, generator=generator)
+    return learn(model, posterior, Y, prior_degrees=tried, widening=widening, generator=generator)

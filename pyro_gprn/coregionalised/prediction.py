@@ -25,6 +25,7 @@ from pyro_gprn.coregionalised.model import CoregionalisedGPRN
 from pyro_gprn.coregionalised.training import flat_statistics
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
+from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction import (
     PosteriorPredictive,
     condition,
@@ -37,6 +38,7 @@ from pyro_gprn.prediction.base import Components
 from pyro_gprn.prediction.conditional import NoiseOfRows
 from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.pyro_state import white_noise
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 
 @dataclass(frozen=True)
@@ -254,8 +256,17 @@ def _(model: CoregionalisedGPRN, guide: CoregionalisedGuide, Y: Any = None, **se
 
 
 @scales_of_outputs.register(CoregionalisedGPRN)
-def _(model: CoregionalisedGPRN, guide: CoregionalisedGuide, Y: Any = None, **settings: Any) -> OutputScales:
-    return OutputScales.known(model.n_outputs, like=model.X)  # outputs have variances of their own already
+def _(
+    model: CoregionalisedGPRN,
+    guide: CoregionalisedGuide,
+    Y: Any = None,
+    *,
+    widening: Widening = AS_THEY_ARE,
+    **settings: Any,
+) -> OutputScales:
+    scales = OutputScales.known(model.n_outputs, like=model.X)  # outputs have variances of their own already
+    spread = None if widening.is_same else spread_of(model.statistics(Y).source.read(slice(None)).to(model.X))
+    return scales.widened(widening, spread)
 
 
 @output_correlation.register(CoregionalisedGPRN)

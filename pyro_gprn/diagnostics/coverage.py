@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_gprn.outputs.variation import most_varied, spread_of
+
 #: 95 % intervals that hold less than this are too narrow.
 LEAST_OUTER = 0.88
 #: 50 % intervals that hold less, or more, than this are too narrow, or too wide.
 LEAST_INNER, MOST_INNER = 0.35, 0.70
 #: A share counts as wrong only if it is this many standard errors from what it should be.
 STANDARD_ERRORS = 3.0
-#: The share of outputs that vary most, and the factor by which they must vary more than the median to be told apart.
-VARIED, MORE_VARIED = 0.1, 1.1
 #: The share of numbers that are predicted farthest from their outputs' means; and how many at least, if so many are a
 #: tenth of all.
 FARTHEST, LEAST_NUMBERS = 0.01, 100
@@ -93,10 +93,8 @@ def find_coverages(pit: Tensor, values: Tensor, mean: Tensor, spread: Tensor | N
     seen = ~pit.isnan()
     places = [coverage_where(pit, seen, f"all {int(seen.sum()):,} numbers")]
     centre = values.nanmean(0)
-    variance = (values - centre).square().nanmean(0) if spread is None else spread.square()
-    n_varied = max(1, round(VARIED * len(variance)))
-    varied = variance >= variance.topk(n_varied).values[-1]
-    if variance[varied].min() > MORE_VARIED * variance.median():
+    varied = most_varied(spread_of(values) if spread is None else spread)
+    if varied is not None:
         places.append(coverage_where(pit, varied, "the tenth of outputs that vary most"))
     far = torch.where(seen, (mean - centre).abs(), -1.0).flatten()
     n_seen = int(seen.sum())

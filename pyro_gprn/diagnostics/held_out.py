@@ -83,7 +83,7 @@ def predict_by_folds(
         TrainingRun(_Functions(part, seen, RATE, generator, guide=q), STEPS).train(interruption, progress=False)
         anew = None
         if scales is not None:
-            anew = learn_scale_rule(part, q, seen, generator=generator).widened(scales.widening)
+            anew = learn_scale_rule(part, q, seen, widening=scales.widening, generator=generator)
         settings = {"n_draws": N_DRAWS, "output_scales": anew, "generator": generator}
         return posterior_predictive(part, q, X_new, seen, **settings)
 

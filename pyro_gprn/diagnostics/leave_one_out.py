@@ -96,9 +96,9 @@ class LeftOut(NamedTuple):
         """``ŝ_d²`` of each row without what the row itself says of it, ``(N, b)``."""
         # ν' ŝ² = ν + q with q = Σ_n z_n²/P_nn + …; the quadratic form of the other rows is q − z_n²/P_nn, at least 0.
         if math.isinf(scales.prior_degrees):
-            return torch.full_like(self.mean[0], scales.widening**2)
-        everything = scales.degrees * scales.squares / scales.widening**2 - self.residual_squares.mean(0)
-        return scales.widening**2 * everything.clamp(min=scales.prior_degrees) / (scales.degrees - 1.0)
+            return torch.ones_like(self.mean[0]) * scales.squares
+        everything = scales.degrees * scales.squares / scales.factors**2 - self.residual_squares.mean(0)
+        return scales.factors**2 * everything.clamp(min=scales.prior_degrees) / (scales.degrees - 1.0)
 
 
 @torch.no_grad()

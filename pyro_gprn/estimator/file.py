@@ -24,6 +24,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
 from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.training.checkpoint import digest
+from pyro_gprn.training.widening import Widening
 
 _KIND = "regressor"
 #: The jitter of fits whose files do not name it.
@@ -76,7 +77,7 @@ def write_fit(
             "losses": fitted.losses,
             "restarts": fitted.runs,
             "selection": fitted.selection,
-            "widening": fitted.widening,
+            "widening": fitted.widening._asdict(),
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
@@ -148,6 +149,7 @@ def _rebuild_fit(
     model.load_state_dict(state)
     guide = inference.guide(model) if tree["guide_mean"] is None else inference.guide(model, mean=tree["guide_mean"])
     guide.load_state_dict(tree["guide"])
+    widening = _rebuild_widening(tree.get("widening", 1.0))
     return FittedNetwork(
         model=model,
         guide=guide,
@@ -163,12 +165,12 @@ def _rebuild_fit(
         bound=tree["elbo"],
         losses=tree["losses"],
         selection=list(tree.get("selection", [])),
-        widening=float(tree.get("widening", 1.0)),
+        widening=widening,
         latent_scores={int(K): score for K, score in tree["latent_scores"].items()},
         kernel_evidence=tree.get("kernel_evidence", {}),
         training_identity=tree.get("training_identity"),
         coordinates=coordinates,
-        scales=_rebuild_scales(tree.get("output_scales"), where),
+        scales=_rebuild_scales(tree.get("output_scales"), widening, where),
     )
 
 
@@ -199,17 +201,29 @@ def _rebuild_template(tree: dict[str, Any], output_shape: tuple[int, ...]) -> Te
 
 def _describe_scales(scales: Scales | None) -> dict[str, Any] | None:
     if isinstance(scales, OutputScales):
-        return scales._asdict()
+        return {name: value for name, value in scales._asdict().items() if name != "widening"}  # the fit has it
     return None if scales is None else {"prior_degrees": scales.prior_degrees}  # the rest is made again
 
 
-def _rebuild_scales(saved: dict[str, Any] | None, device: torch.device) -> OutputScales | float | bool:
+def _rebuild_widening(saved: Any) -> Widening:
+    if not isinstance(saved, dict):  # there was one factor for all
+        return Widening.same(float(saved))
+    lower, upper = saved["spreads"]
+    others, most, holes = (float(saved[name]) for name in ("others", "most", "holes"))
+    return Widening(others, most, (float(lower), float(upper)), holes)
+
+
+def _rebuild_scales(
+    saved: dict[str, Any] | None, widening: Widening, device: torch.device
+) -> OutputScales | float | bool:
     if saved is None:
         return False
     if "squares" not in saved:
         return float(saved["prior_degrees"])
     degrees, squares = (saved[name].to(device) for name in ("degrees", "squares"))
-    return OutputScales(degrees, squares, saved["prior_degrees"], saved.get("widening", 1.0))
+    factors = saved.get("factors", widening.others)
+    factors = factors.to(device) if isinstance(factors, Tensor) else float(factors)
+    return OutputScales(degrees, squares, saved["prior_degrees"], factors, widening)
 
 
 def _find_outputs(

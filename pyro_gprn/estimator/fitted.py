@@ -34,6 +34,7 @@ from pyro_gprn.prediction import (
 )
 from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.pyro_state import MANY_ROWS, new_generator, one_torch_thread
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 #: With this many outputs or more torch keeps its threads: products with Y gain from them.
 MANY_OUTPUTS = 10**5
@@ -62,7 +63,8 @@ class FittedNetwork:
     :param bound: the bound of the best run.
     :param losses: the negative bound at each step of the best run, ``(steps,)``.
     :param selection: what was held out says of each candidate that was tried, the best first.
-    :param widening: what the scales of the outputs are multiplied by, for what was held out.
+    :param widening: what the scales of the outputs are multiplied by, for what was held out; and what those of missing
+        entries of training rows are to be multiplied by.
     :param latent_scores: with ``n_latents="auto"``, the held-out score of each number that was tried.
     :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
@@ -92,7 +94,7 @@ class FittedNetwork:
     bound: float
     losses: Tensor
     selection: list[dict[str, Any]] = field(default_factory=list)
-    widening: float = 1.0
+    widening: Widening = AS_THEY_ARE
     latent_scores: dict[int, float] = field(default_factory=dict)
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
@@ -133,12 +135,11 @@ class FittedNetwork:
         """The scale of each output, if the fit has such, by model and guide of one of its restarts."""
         if self.scales is False:
             return None
-        settings: dict[str, Any] = {"as_rule": self.is_lazy, "generator": new_generator(self.seed)}
+        settings: dict[str, Any] = {"as_rule": self.is_lazy, "widening": self.widening}
         if isinstance(self.scales, float):
             settings["prior_degrees"] = self.scales
         with self._threads(1):
-            scales = scales_of_outputs(model, guide, self.known, **settings)
-        return None if scales is None else scales.widened(self.widening)
+            return scales_of_outputs(model, guide, self.known, generator=new_generator(self.seed), **settings)
 
     def conditioned(self) -> Conditioned | None:
         """What predictions share whatever their inputs; None if the network has its weights.

@@ -119,7 +119,9 @@ class GPRNRegressor(Estimator):
       probability score on the standardised scale, lower is better), on how many "folds" and in how many "seconds", and
       whether it "is_chosen"; the best first;
     - ``widening_``: what the scales of the outputs (``output_scales=True``) are multiplied by, so that 95 % intervals
-      hold about as many of the held-out numbers;
+      hold about as many of the held-out numbers: ``most`` for the outputs that vary most over the training rows,
+      ``others`` for the others, and in between where the standard deviation of an output is between the two
+      ``spreads`` (in the model's units); ``holes`` is what missing entries of training rows ask for;
     - ``latent_scores_``: with ``n_latents="auto"``, the held-out score of each number that was tried;
     - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
     - ``own_kernels_``: True if every output has a kernel of its own;

@@ -15,6 +15,7 @@ from pyro_gprn.metrics import gaussian_crps
 from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import evenly_spread
+from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction import posterior_predictive, scales_of_outputs
 from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.checkpoint import Checkpoint
@@ -30,6 +31,7 @@ from pyro_gprn.training.selection import (
     judge,
     smallest_of_the_best,
 )
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 #: Fits to folds take at most this many steps up to this many rows, and fewer, down to the third number, above: a step
 #: costs N³.
@@ -73,7 +75,7 @@ class Selected(NamedTuple):
 
     recipe: Recipe
     report: list[dict[str, Any]] = []  #: "name", "score", "folds", "seconds", "is_chosen" of each candidate, best first
-    widening: float = 1.0  #: what predicted standard deviations are to be multiplied by
+    widening: Widening = AS_THEY_ARE  #: what predicted standard deviations are to be multiplied by
     latent_scores: dict[int, float] = {}  #: the score of each number of functions that was tried
     identity: dict[str, Any] | None = None  #: of the search, if it had a checkpoint
 
@@ -164,7 +166,8 @@ class Selection:
             best, latent_scores = self._choose_latents(best, judgement)
         report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
         identity = None if self._file is None else self._file.identity
-        widening = judgement.widening(best) if best in judgement.deviations else 1.0
+        is_judged = best in judgement.deviations
+        widening = judgement.widening(best, spread_of(self._truth).cpu()) if is_judged else AS_THEY_ARE
         return Selected(self._recipes[best], report, widening, latent_scores, identity)
 
     def _may_coregionalise(self) -> bool:
@@ -220,11 +223,10 @@ class Selection:
         variance, mean = predictive.variance(positions).detach(), predictive.mean(positions).detach()
         deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
         truth = self._truth[rows.to(self._X.device)]
-        scores, deviations = torch.full((2, *self._truth.shape), torch.nan, dtype=torch.float64, device="cpu")
-        scores[rows] = gaussian_crps(mean, deviation, truth).cpu()
-        deviations[rows] = ((truth - mean).abs() / deviation).cpu()
-        by_kind = [torch.where(kind, scores, torch.nan).nanmean(1) for kind in asked]
-        return HeldOut(torch.stack(by_kind, 1), torch.where(asked[0] | asked[1], deviations, torch.nan))
+        found = torch.full((2, *self._truth.shape), torch.nan, dtype=torch.float64, device="cpu")
+        found[:, rows] = torch.stack([gaussian_crps(mean, deviation, truth), (truth - mean).abs() / deviation]).cpu()
+        scores, deviations = torch.where(torch.stack(asked, 1), found.unsqueeze(2), torch.nan)  # (N, 2, b)
+        return HeldOut(scores.nanmean(2), deviations)
 
     def _on_fold(self, recipe: Recipe, fold: Fold, X: Tensor, known: OutputStatistics) -> Recipe:
         """The recipe with the independent GPs of its kernel fitted to what a fold keeps, once for all candidates."""

@@ -23,6 +23,7 @@ from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.selection import Outputs
 from pyro_gprn.prediction.base import PosteriorPredictive
 from pyro_gprn.prediction.scales import Scales
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 
 class Conditioned(Protocol):
@@ -97,6 +98,7 @@ def scales_of_outputs(
     Y: Any = None,
     *,
     prior_degrees: float | None = None,
+    widening: Widening = AS_THEY_ARE,
     as_rule: bool = False,
     generator: torch.Generator | None = None,
 ) -> Scales | None:
@@ -106,6 +108,7 @@ def scales_of_outputs(
 
     :param prior_degrees: ν, how firmly scales are expected to be near 1 before the data are seen, in observations;
         None leaves it to the data.
+    :param widening: what scales are multiplied by then, for what was held out; by default 1.
     :param as_rule: True if a rule will do, which tells the scales of some outputs when they are asked for: it takes no
         pass over Y.
     :param generator: source of random numbers; None uses torch's global state.

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Chi2
 
 from pyro_gprn.pyro_state import new_seed, own_randomness
+from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 #: A variance is reported as if there were at least so many degrees of freedom.
 LEAST_DEGREES = 3.0
@@ -40,7 +41,8 @@ class OutputScales(NamedTuple):
     degrees: Tensor  #: of freedom, ν_d, (D,)
     squares: Tensor  #: ŝ_d², (D,)
     prior_degrees: float  #: ν, of what was known of every scale before the data
-    widening: float = 1.0  #: what every ŝ_d has been multiplied by since, for what was held out
+    factors: Tensor | float = 1.0  #: what each ŝ_d has been multiplied by since, for what was held out, (D,)
+    widening: Widening = AS_THEY_ARE  #: what tells these factors, and that of missing entries of training rows
 
     @classmethod
     def known(cls, n_outputs: int, like: Tensor) -> OutputScales:
@@ -50,11 +52,21 @@ class OutputScales(NamedTuple):
 
     def at(self, positions: slice | Tensor) -> OutputScales:
         """Those of some of the flattened outputs, ``(b,)``."""
-        return self._replace(degrees=self.degrees[positions], squares=self.squares[positions])
+        factors = self.factors[positions] if isinstance(self.factors, Tensor) else self.factors
+        return self._replace(degrees=self.degrees[positions], squares=self.squares[positions], factors=factors)
 
-    def widened(self, factor: float) -> OutputScales:
-        """All scales multiplied by a factor."""
-        return self._replace(squares=self.squares * factor**2, widening=self.widening * factor)
+    def widened(self, widening: Widening, spread: Tensor | None) -> OutputScales:
+        """The scales, which have not been widened yet, multiplied by the factors of their outputs.
+
+        :param spread: the standard deviation of each output over the training rows, ``(D,)``; None will do if the
+            factor is the same for all.
+
+        >>> scales = OutputScales.known(2, like=torch.ones(())).widened(Widening.same(1.5), None)
+        >>> scales.squares, scales.widening.holes
+        (tensor([2.2500, 2.2500]), 1.5)
+        """
+        factors = widening.others if spread is None else widening.at(spread)
+        return self._replace(squares=self.squares * factors**2, factors=factors, widening=widening)
 
     def variance(self) -> Tensor:
         """``E[s_d²] = ŝ_d² ν_d / (ν_d − 2)``, ``(D,)``: the variance of a Student-t over that of its Gaussian.
@@ -85,16 +97,12 @@ class Scales(Protocol):
         ...
 
     @property
-    def widening(self) -> float:
-        """What every scale has been multiplied by since, for what was held out."""
+    def widening(self) -> Widening:
+        """What scales have been multiplied by since, for what was held out."""
         ...
 
     def at(self, positions: slice | Tensor) -> OutputScales:
         """Those of some of the flattened outputs, ``(b,)``."""
-        ...
-
-    def widened(self, factor: float) -> Scales:
-        """All scales multiplied by a factor."""
         ...
 
 

@@ -6,7 +6,6 @@ or where the likelihood is tempered. What was held out is the judge then.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_gprn.metrics import LEVEL
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.folds import Fold
 from pyro_gprn.training.interruption import Interruption, noticed_interrupts
+from pyro_gprn.training.widening import Widening, find_widening
 
 #: Numbers of latent functions that are tried.
 LATENTS = (1, 2, 3, 5, 8)
@@ -30,15 +29,12 @@ N_FOLDS, N_FOLDS_OF_MANY = 5, 3
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
 PATIENCE = 0.3
 
-#: A prediction is widened at most by this factor, and narrowed by its inverse.
-MOST_WIDENING = 2.0
-
 
 class HeldOut(NamedTuple):
     """How a candidate that was fitted to what a fold keeps predicts what it holds out; NaN where that is nothing."""
 
     scores: Tensor  #: mean score of each row, lower is better, (N, 2): as a held-out row, and of its hidden entries
-    deviations: Tensor  #: absolute errors over predicted standard deviations, of b outputs, (N, b)
+    deviations: Tensor  #: absolute errors over predicted standard deviations, of b outputs, (N, 2, b): likewise
 
 
 #: Fits a candidate to what a fold keeps and predicts what it holds out.
@@ -50,7 +46,8 @@ class Judgement:
     """What folds say of candidates.
 
     :param by_row: for each candidate the mean score of each row, ``(N, 2)``, lower is better; NaN where it has none.
-    :param deviations: absolute errors over predicted standard deviations, ``(N, b)``.
+    :param deviations: absolute errors over predicted standard deviations, ``(N, 2, b)``: of held-out rows and of hidden
+        entries.
     :param n_folds: how many folds each was fitted to.
     :param seconds: how long that took.
     """
@@ -94,20 +91,12 @@ class Judgement:
             {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
         ]
 
-    def widening(self, name: str) -> float:
+    def widening(self, name: str, spread: Tensor) -> Widening:
         """What a candidate's predicted standard deviations are to be multiplied by.
 
-        Such that central 95 % intervals of Gaussians hold what was held out as often as split conformal prediction
-        asks: of n exchangeable errors ``0.95 (n + 1) / n``, so that the interval of a further one holds it in 95 of 100
-        cases. The errors of a row belong together, so n is the number of rows. Where intervals are too wide already, we
-        go half of the way (on a logarithmic scale): folds have fewer rows than the fit, and too wide does less harm.
+        :param spread: the standard deviation of the scored outputs over the training rows, ``(b,)``.
         """
-        is_seen = ~self.deviations[name].isnan()
-        n_rows = int(is_seen.any(1).sum())
-        level = min(LEVEL * (n_rows + 1) / n_rows, 1.0)
-        factor = self.deviations[name][is_seen].quantile(level).item() / 1.96
-        factor = factor if factor > 1.0 else math.sqrt(factor)
-        return min(max(factor, 1.0 / MOST_WIDENING), MOST_WIDENING)
+        return find_widening(self.deviations[name], spread)
 
     def add(self, name: str, found: HeldOut, seconds: float) -> None:
         """Takes in what one more fold says."""
@@ -155,7 +144,7 @@ def judge(
     >>> fold = Fold(torch.tensor([0, 1]), torch.tensor([2]))
     >>> guess = {"good": 1.0, "bad": 3.0}
     >>> def score(name, fold):
-    ...     return HeldOut(torch.full((3, 2), guess[name]), torch.full((3, 4), 1.96))
+    ...     return HeldOut(torch.full((3, 2), guess[name]), torch.full((3, 2, 4), 1.96))
     >>> judgement = judge(list(guess), [fold], score, progress=False)
     >>> judgement.best, judgement.score("bad")
     ('good', 3.0)
