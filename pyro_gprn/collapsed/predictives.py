@@ -14,6 +14,7 @@ from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.collapsed.output_scales import PRIOR_DEGREES, learn_output_scales, learn_scale_rule
 from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.collapsed.scattered_prediction import ScatteredPredictive
+from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.prediction import (
     PosteriorPredictive,
@@ -38,13 +39,19 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
         conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
     kind = ScatteredPredictive if isinstance(conditioned.known, ScatteredStatistics) else CollapsedPredictive
     predictive = kind(model, posterior, X_new, conditioned=conditioned, **settings)
-    rows = hole_rows(model.X, predictive.X_new)
-    has_holes = (~conditioned.known.observed.all(0))[rows[rows >= 0]].any()
-    holes = conditioned.holes if has_holes else None
+    if conditioned.known.is_complete or not _has_holes(model, predictive.X_new, conditioned.known):
+        return predictive
+    holes = conditioned.holes
     if holes is None:
         return predictive
     holes = holes if scales is None else holes.widened(scales.widening.holes)
     return FilledPredictive(model, predictive, holes, generator)
+
+
+def _has_holes(model: CollapsedGPRN, X_new: Tensor, known: OutputStatistics) -> bool:
+    """True if one of the new inputs is that of a training row which misses outputs."""
+    rows = hole_rows(model.X, X_new)
+    return bool((~known.observed.all(0))[rows[rows >= 0]].any())
 
 
 @prediction_settings.register(CollapsedGPRN)

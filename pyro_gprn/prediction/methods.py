@@ -41,7 +41,9 @@ def posterior_predictive(
 ) -> PosteriorPredictive:
     """Predicts outputs at new inputs: an object with their mean, variance, quantiles, joint draws and log density.
 
-    A new model registers its own kind: ``posterior_predictive.register(MyModel, MyPredictive)``.
+    At the input of a training row a collapsed model tells the row's missing outputs from its other outputs, too
+    (collapsed/between_outputs.py). A new model registers its own kind:
+    ``posterior_predictive.register(MyModel, MyPredictive)``.
 
     :param model: a :class:`~pyro_gprn.GPRN`, a :class:`~pyro_gprn.CollapsedGPRN` or a
         :class:`~pyro_gprn.coregionalised.CoregionalisedGPRN`.
