@@ -12,6 +12,7 @@ from pyro_gprn.collapsed import between_outputs
 from pyro_gprn.collapsed.between_outputs import (
     MissingNumbers,
     fill_holes,
+    inverse_roots,
     learn_output_covariance,
     left_out_errors,
     shrink,
@@ -65,7 +66,7 @@ def test_missing_numbers_are_those_of_the_dense_gaussian(n_rows, n_outputs, seed
     seen[0, 0] = False
     seen[0, 1] = True
     missing = MissingNumbers(torch.where(seen, Y, 0.0), seen)
-    found = missing.given(C, B)
+    found = missing.given(inverse_roots(C)[None], B)
 
     everything = torch.kron(C, B)  # of the rows of Y, one after another
     known, hidden = seen.flatten(), ~seen.flatten()
@@ -77,11 +78,31 @@ def test_missing_numbers_are_those_of_the_dense_gaussian(n_rows, n_outputs, seed
     assert_close(root @ root.mT, left, rtol=1e-6, atol=1e-8)
 
 
+def test_outputs_with_kernels_of_their_own_have_roots_of_their_own():
+    roots, B = inverse_roots(torch.stack([covariance(5, seed) for seed in range(3)])), covariance(3, 9)
+    Y, seen = correlated(5, B, share=0.3)
+    missing = MissingNumbers(torch.where(seen, Y, 0.0), seen)
+    found = missing.given(roots, B)
+
+    colour = torch.linalg.inv(torch.block_diag(*roots))  # of the outputs, one after another
+    everything = colour @ torch.kron(B, torch.eye(5).double()) @ colour.mT
+    known, hidden = seen.mT.flatten(), ~seen.mT.flatten()
+    gain = torch.linalg.solve(everything[known][:, known], everything[known][:, hidden]).mT
+    by_output = torch.zeros(3, 5).double()
+    by_output[missing.outputs, missing.rows] = found.mean
+    assert_close(by_output.flatten()[hidden], gain @ Y.mT.flatten()[known], rtol=1e-6, atol=1e-8)
+    same = missing.given(roots[:1], B)
+    assert_close(missing.given(roots[:1].expand(3, 5, 5), B).mean, same.mean)
+    assert_close(
+        missing.given(roots[:1].expand(3, 5, 5), B).innovations(new_generator(0)), same.innovations(new_generator(0))
+    )
+
+
 def test_the_covariance_is_found_again_with_rows_that_vary_together_and_holes():
     B, C = covariance(4, 1), covariance(400, 2) / 400
     E, seen = correlated(400, B)
-    Y = torch.linalg.cholesky(C) @ E
-    found = learn_output_covariance(MissingNumbers(torch.where(seen, Y, 0.0), seen), C[None])
+    Y = torch.linalg.solve(inverse_roots(C), E)
+    found = learn_output_covariance(MissingNumbers(torch.where(seen, Y, 0.0), seen), inverse_roots(C)[None, None])
     assert (found.matrix - B).norm() < 0.2 * B.norm()
     assert found.shrinkage <= 0.1
     assert found.degrees >= 10
@@ -90,14 +111,16 @@ def test_the_covariance_is_found_again_with_rows_that_vary_together_and_holes():
 
 def test_outputs_that_share_nothing_are_left_alone():
     Y, seen = correlated(50, torch.eye(20).double())
-    found = learn_output_covariance(MissingNumbers(torch.where(seen, Y, 0.0), seen), torch.eye(50).double()[None])
+    found = learn_output_covariance(MissingNumbers(torch.where(seen, Y, 0.0), seen), torch.eye(50).double()[None, None])
     assert found.shrinkage >= 1.0
 
 
 def test_heavy_tails_are_seen():
     Y, seen = correlated(300, covariance(5, 1))
     Y = Y * torch.distributions.Chi2(3.0).sample((300, 5)).double().rsqrt()
-    found = learn_output_covariance(MissingNumbers(torch.where(seen, Y, 0.0), seen), torch.eye(300).double()[None])
+    found = learn_output_covariance(
+        MissingNumbers(torch.where(seen, Y, 0.0), seen), torch.eye(300).double()[None, None]
+    )
     assert found.degrees <= 6
 
 
@@ -123,12 +146,12 @@ def test_draws_of_missing_numbers_have_their_mean_and_covariance():
     Y, seen = correlated(12, covariance(3, 1), share=0.3)
     missing = MissingNumbers(torch.where(seen, Y, 0.0), seen)
     between = between_outputs.OutputCovariance(covariance(3, 1), 0.0, float("inf"), 2.0)
-    C = torch.stack([covariance(12, 5), covariance(12, 5)])
-    holes = fill_holes(missing, C, between)
+    roots = inverse_roots(covariance(12, 5)).expand(2, 1, 12, 12)
+    holes = fill_holes(missing, roots, between)
     draws = holes.sample(4000, new_generator(0))
     assert_close(draws.mean(0), holes.mean(), atol=0.15 * holes.variance().sqrt().max().item())
     assert_close(draws.var(0), holes.variance(), rtol=0.15)
-    dense = 2.0 * torch.cholesky_inverse(missing.given(C[0], between.matrix).root)
+    dense = 2.0 * torch.cholesky_inverse(missing.given(roots[0], between.matrix).root)
     assert (torch.cov(draws.mT) - dense).norm() < 0.1 * dense.norm()
 
 

@@ -7,13 +7,17 @@ the rows, as they get a scale each (output_scales.py), which is the diagonal of 
     Y | F, B ~ MatrixNormal(0, C_F, B)
 
 For a new row, none of whose outputs is known, this changes no mean. For the h numbers m that are missing in training
-rows it does. With ``P = C_F⁻¹``, ``Ω = B⁻¹``, and Y⁰ the outputs with zeros for what is missing, the precision of the
-missing numbers (n, d) and (n', d') given all others is a part of that of all numbers, and::
+rows it does. With ``W = C_F^(−1/2)``, the symmetric root of its inverse, the rows of ``E = W Y`` are N independent
+draws from Normal(0, B). With ``Ω = B⁻¹`` and Y⁰ the outputs with zeros for what is missing, the precision of missing
+numbers (n, d) and (n', d') given all others is a part of that of all numbers, and::
 
-    M = P_nn' Ω_dd'     (h, h)          y_m | y_others ~ Normal(−M⁻¹ (P Y⁰ Ω)_m, M⁻¹)
+    M = (W W)_nn' Ω_dd'     (h, h)          y_m | y_others ~ Normal(−M⁻¹ (W E⁰ Ω)_m, M⁻¹)     E⁰ = W Y⁰
 
-B is found by expectation and maximisation. With ``C_F = L Lᵀ`` the rows of ``E = L⁻¹ Y`` are N independent draws from
-Normal(0, B), so that a draw of the missing numbers gives ``S = EᵀE / N``, and ::
+Where each output has a kernel of its own, and so a C_F of its own, it has a root of its own::
+
+    e_d = W_d y_d        M = (W_d W_d')_nn' Ω_dd'       (W_d (E⁰ Ω)_d)_m
+
+B is found by expectation and maximisation: a draw of the missing numbers gives ``S = EᵀE / N``, and ::
 
     B ← (S + λ diag S) / (1 + λ)
 
@@ -111,16 +115,20 @@ class MissingNumbers:
     def _places(self) -> Tensor:
         return (~self.observed).nonzero()
 
-    def given(self, C: Tensor, B: Tensor) -> MissingGiven:
-        """Their Gaussian given the others, by the covariance of rows, ``(N, N)``, and that of outputs, ``(D, D)``."""
-        L = safe_cholesky(C, name="the covariance of the rows")
-        P = torch.cholesky_inverse(L)
+    def given(self, roots: Tensor, B: Tensor) -> MissingGiven:
+        """Their Gaussian given the others.
+
+        :param roots: W, one for all outputs, ``(1, N, N)``, or one for each, ``(D, N, N)``.
+        :param B: the covariance between outputs, ``(D, D)``.
+        """
         precision = torch.cholesky_inverse(safe_cholesky(B, name="the covariance between outputs"))
-        M = P[self.rows.unsqueeze(1), self.rows] * precision[self.outputs.unsqueeze(1), self.outputs]
+        columns = roots[self.outputs % len(roots), self.rows]  # of the missing numbers, (h, N)
+        M = (columns @ columns.mT) * precision[self.outputs.unsqueeze(1), self.outputs]
         root = safe_cholesky(M, name="the precision of missing numbers")
-        pull = (P @ self.values @ precision)[self.rows, self.outputs]
+        pulled = whiten(roots, self.values) @ precision  # (N, D)
+        pull = (columns * pulled.mT[self.outputs]).sum(-1)
         mean = -torch.cholesky_solve(pull.unsqueeze(-1), root).squeeze(-1)
-        return MissingGiven(self, L, root, mean)
+        return MissingGiven(self, roots, root, mean)
 
 
 @dataclass(frozen=True)
@@ -128,13 +136,13 @@ class MissingGiven:
     """The Gaussian of the missing numbers given all others.
 
     :param missing: the missing numbers.
-    :param rows_root: L with ``C_F = L Lᵀ``, ``(N, N)``.
+    :param roots: W, ``(1 or D, N, N)``.
     :param root: the Cholesky factor of their precision M, ``(h, h)``.
     :param mean: ``(h,)``.
     """
 
     missing: MissingNumbers
-    rows_root: Tensor
+    roots: Tensor
     root: Tensor
     mean: Tensor
 
@@ -147,30 +155,47 @@ class MissingGiven:
         return torch.linalg.solve_triangular(self.root.mT, white, upper=True)
 
     def innovations(self, generator: torch.Generator | None) -> Tensor:
-        """``E = L⁻¹ Y`` for two draws of the missing numbers that mirror each other about their mean, ``(2, N, D)``."""
+        """``E`` for two draws of the missing numbers that mirror each other about their mean, ``(2, N, D)``."""
         missing = self.missing
         drawn = self.deviations(white_noise(len(self.mean), 1, like=self.mean, generator=generator)).squeeze(-1)
         Y = missing.values.expand(2, -1, -1).clone()
         Y[:, missing.rows, missing.outputs] = torch.stack([self.mean + drawn, self.mean - drawn])
-        return torch.linalg.solve_triangular(self.rows_root, Y, upper=False)
+        return whiten(self.roots, Y)
+
+
+def inverse_roots(C: Tensor) -> Tensor:
+    """``C^(−1/2)``, symmetric, of covariances ``(…, N, N)``."""
+    eigenvalues, vectors = torch.linalg.eigh(C)
+    least = torch.finfo(C.dtype).eps * eigenvalues[..., -1:]
+    return (vectors * eigenvalues.clamp(min=least).rsqrt().unsqueeze(-2)) @ vectors.mT
+
+
+def whiten(roots: Tensor, Y: Tensor) -> Tensor:
+    """``W_d y_d`` of each output, in the shape of ``Y``, ``(…, N, D)``.
+
+    :param roots: one for all outputs, ``(1, N, N)``, or one for each, ``(D, N, N)``.
+    """
+    if len(roots) == 1:
+        return roots[0] @ Y
+    return torch.einsum("dnm,...md->...nd", roots, Y)
 
 
 @torch.no_grad()
-def fill_holes(missing: MissingNumbers, covariances: Tensor, between: OutputCovariance) -> FilledHoles:
+def fill_holes(missing: MissingNumbers, roots: Tensor, between: OutputCovariance) -> FilledHoles:
     """The missing numbers, as a mixture over draws of the functions.
 
-    :param covariances: ``C_F`` of these draws, ``(s, N, N)``.
+    :param roots: W of these draws, ``(s, 1 or D, N, N)``.
     :param between: the covariance between outputs.
     """
     with quiet_jitter():
-        each = [missing.given(C, between.matrix) for C in covariances]
+        each = [missing.given(of_draw, between.matrix) for of_draw in roots]
         location, variance = torch.stack([g.mean for g in each]), torch.stack([g.variance() for g in each])
     degrees = location.new_tensor(between.degrees)
     scales = OutputScales(degrees.expand(len(missing.rows)), torch.full_like(location[0], between.spread), math.inf)
 
     def draw(component: int, n: int, generator: torch.Generator | None) -> Tensor:
         with quiet_jitter():
-            given = missing.given(covariances[component], between.matrix)
+            given = missing.given(roots[component], between.matrix)
         white = white_noise(len(given.mean), n, like=given.mean, generator=generator)
         return given.mean + given.deviations(white).mT * scales.draw((n,), generator)
 
@@ -179,16 +204,16 @@ def fill_holes(missing: MissingNumbers, covariances: Tensor, between: OutputCova
 
 
 @torch.no_grad()
-def learn_output_covariance(missing: MissingNumbers, covariances: Tensor) -> OutputCovariance:
+def learn_output_covariance(missing: MissingNumbers, roots: Tensor) -> OutputCovariance:
     """Finds the covariance between outputs.
 
     :param missing: the outputs and what is missing of them.
-    :param covariances: ``C_F`` of some draws of the functions, ``(s, N, N)``. A round takes one of them.
+    :param roots: W of some draws of the functions, ``(s, 1 or D, N, N)``. A round takes those of one draw.
 
     >>> noise = torch.randn(60, 3, generator=new_generator(0), dtype=torch.float64)
     >>> Y = noise + noise[:, :1]  # the last two outputs have a correlation of 0.5 ** 0.5 with the first
     >>> seen = torch.rand(60, 3, generator=new_generator(1)) > 0.1
-    >>> found = learn_output_covariance(MissingNumbers(Y * seen, seen), torch.eye(60)[None].double())
+    >>> found = learn_output_covariance(MissingNumbers(Y * seen, seen), torch.eye(60)[None, None].double())
     >>> 0.5 < found.matrix[0, 1] / (found.matrix[0, 0] * found.matrix[1, 1]).sqrt() < 0.85
     tensor(True)
     """
@@ -200,7 +225,7 @@ def learn_output_covariance(missing: MissingNumbers, covariances: Tensor) -> Out
     innovations = values
     with quiet_jitter():
         for number in range(ROUNDS):
-            both = missing.given(covariances[number % len(covariances)], B).innovations(generator)
+            both = missing.given(roots[number % len(roots)], B).innovations(generator)
             innovations = both[0]
             S = (both.mT @ both).mean(0) / n_rows
             average = average + (S - average) / max(1, number - FIRST_ROUNDS + 1)

@@ -33,7 +33,13 @@ import torch
 from torch import Tensor
 
 from pyro_gprn.algebra.linalg import add_to_diagonal, identity_like
-from pyro_gprn.collapsed.between_outputs import N_DRAWS, MissingNumbers, fill_holes, learn_output_covariance
+from pyro_gprn.collapsed.between_outputs import (
+    N_DRAWS,
+    MissingNumbers,
+    fill_holes,
+    inverse_roots,
+    learn_output_covariance,
+)
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
@@ -340,17 +346,18 @@ class ConditionedDraws:
     def holes(self) -> FilledHoles | None:
         """The missing numbers as the other outputs tell them (between_outputs.py); None if that cannot be said.
 
-        It is said where some outputs of a few share one kernel, and not too much is missing.
+        It is said where outputs are a few, and not too much of them is missing.
         """
         missing = MissingNumbers.of(self.known)
-        if missing is None or self.draws.model.own_kernels:
+        if missing is None:
             return None
         every = slice(None, None, -(-self.n_draws // N_DRAWS))  # some draws, evenly spread
         if len(self.parts) == 1:
             covariances = self.parts[0].covariance(every)
         else:  # a draw each
             covariances = torch.cat([part.covariance(slice(None)) for part in self.parts[every]])
-        return fill_holes(missing, covariances, learn_output_covariance(missing, covariances))
+        roots = inverse_roots(covariances if self.draws.model.own_kernels else covariances.unsqueeze(1))
+        return fill_holes(missing, roots, learn_output_covariance(missing, roots))
 
     def half(self, cross: list[Tensor]) -> Tensor:
         """``k L⁻ᵀ`` of all draws, ``(s, g, N*, N)``: the sum of its squares is the variance that the data explain."""
