@@ -23,7 +23,8 @@ B is found by expectation and maximisation: a draw of the missing numbers gives 
 
 λ shrinks the correlations. It is chosen by rows of E that are left out, of which every number is predicted from the
 others of its row: by ``−Σ_e≠d Ω_de e_e / Ω_dd``, with variance ``1 / Ω_dd``. The errors of these predictions, over
-their deviations, also tell how much wider than a Gaussian the distribution is: they are taken for Student-t.
+their deviations, are taken for Student-t, with the degrees of freedom and the scale that make them most likely; and the
+best λ is the one with the highest density of this kind.
 """
 
 from __future__ import annotations
@@ -230,9 +231,10 @@ def learn_output_covariance(missing: MissingNumbers, roots: Tensor) -> OutputCov
             S = (both.mT @ both).mean(0) / n_rows
             average = average + (S - average) / max(1, number - FIRST_ROUNDS + 1)
             if number in (FIRST_ROUNDS // 2, FIRST_ROUNDS, ROUNDS // 2):
-                shrinkage = max(SHRINKAGES, key=lambda each: _density(left_out_errors(innovations, each)))
+                shrinkage = max(SHRINKAGES, key=lambda each: _Student.of(*left_out_errors(innovations, each)).density)
             B = shrink(average, shrinkage, least)
-    return OutputCovariance(B, shrinkage, *_student(left_out_errors(innovations, shrinkage)[0]))
+    student = _Student.of(*left_out_errors(innovations, shrinkage))
+    return OutputCovariance(B, shrinkage, student.degrees, student.spread)
 
 
 def shrink(S: Tensor, shrinkage: float, least: Tensor | float = 0.0) -> Tensor:
@@ -263,22 +265,23 @@ def left_out_errors(E: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
     return errors, deviations
 
 
-def _density(predicted: tuple[Tensor, Tensor]) -> float:
-    """The mean log density of Gaussians, but for a constant, from errors over deviations, and deviations."""
-    errors, deviations = predicted
-    return -(0.5 * errors.square() + deviations.log()).mean().item()
+class _Student(NamedTuple):
+    """The Student-t distribution under which errors are most likely."""
+
+    density: float  #: the mean log density
+    degrees: float  #: of freedom
+    spread: float  #: the squared scale
+
+    @classmethod
+    def of(cls, errors: Tensor, deviations: Tensor) -> _Student:
+        """From errors over deviations, and deviations, each of any shape."""
+        fits = [(degrees, _spread(errors, degrees)) for degrees in DEGREES]
+        return max(cls(_density(errors, *fit) - deviations.log().mean().item(), *fit) for fit in fits)
 
 
-def _student(errors: Tensor) -> tuple[float, float]:
-    """Degrees of freedom and squared scale of the Student-t distribution under which errors are most likely."""
-    errors = errors.flatten()
-    fits = [(degrees, _spread(errors, degrees)) for degrees in DEGREES]
-
-    def density(fit: tuple[float, float]) -> float:
-        student = StudentMixture(errors.new_zeros(1), errors.new_tensor([fit[1]]).sqrt(), errors.new_tensor(fit[0]))
-        return student.log_density_by_component(errors).mean().item()
-
-    return max(fits, key=density)
+def _density(errors: Tensor, degrees: float, spread: float) -> float:
+    student = StudentMixture(errors.new_zeros(1, 1, 1), errors.new_tensor(spread).sqrt(), errors.new_tensor(degrees))
+    return student.log_density_by_component(errors).mean().item()
 
 
 def _spread(errors: Tensor, degrees: float) -> float:
