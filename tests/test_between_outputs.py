@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close as assert_torch_close
 
 from pyro_gprn import CollapsedGPRN, CollapsedGuide, GPRNRegressor, posterior_predictive
+from pyro_gprn.baselines import IndependentGP
 from pyro_gprn.collapsed import between_outputs
 from pyro_gprn.collapsed.between_outputs import (
     MissingNumbers,
@@ -21,6 +22,11 @@ from pyro_gprn.collapsed.prediction import CollapsedPredictive
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.prediction.holes import FilledPredictive, hole_rows
 from pyro_gprn.pyro_state import new_generator
+
+
+@pytest.fixture(autouse=True)
+def _few_outputs_will_do(monkeypatch):
+    monkeypatch.setattr(between_outputs, "FEWEST_OUTPUTS", 2)
 
 
 def assert_close(found, expected, rtol=1e-7, atol=1e-9):
@@ -201,18 +207,24 @@ def test_what_is_said_of_missing_numbers_agrees_for_every_selection(outputs):
     assert ((draws.mean(0) - filled.mean(outputs)).abs() < 0.5 * spread).all()
 
 
+def test_independent_gps_stay_independent():
+    X, _, Y = sensors()
+    gps = IndependentGP("rbf").fit(X, Y)
+    assert type(gps.fitted_.predictive(gps.fitted_.model.X, new_generator(0))) is CollapsedPredictive
+
+
 def test_inputs_that_several_rows_have_are_no_hole():
     X = torch.tensor([[0.0], [1.0], [1.0], [2.0]])
     assert hole_rows(X, torch.tensor([[1.0], [2.0], [5.0]])).tolist() == [-1, 3, -1]
 
 
-@pytest.mark.parametrize("case", ["complete", "one output", "few rows", "many holes"])
+@pytest.mark.parametrize("case", ["complete", "few outputs", "few rows", "many holes"])
 def test_where_no_covariance_can_be_learned_there_is_none(case, monkeypatch):
     _, _, Y = sensors()
     if case == "complete":
         Y = Y.nan_to_num()
-    elif case == "one output":
-        Y = Y[:, :1]
+    elif case == "few outputs":
+        monkeypatch.setattr(between_outputs, "FEWEST_OUTPUTS", 7)
     elif case == "few rows":
         Y = Y[3:10]
     else:

@@ -53,5 +53,6 @@ def record(
         bound=bound,
         losses=torch.empty(0),
         kernel_evidence=choice.evidence,
+        fills_holes=False,  # a baseline is what its name says
         scales=scales,
     )

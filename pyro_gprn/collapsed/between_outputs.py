@@ -43,9 +43,11 @@ from pyro_gprn.prediction.holes import FilledHoles
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture
 from pyro_gprn.pyro_state import new_generator, white_noise
 
-#: A covariance is learned for at most so many outputs and missing numbers, from at least so many rows: a round takes a
-#: Cholesky factor of the missing numbers' precision.
-MOST_OUTPUTS, MOST_MISSING, FEWEST_ROWS = 300, 4000, 10
+#: A covariance is learned for so many outputs, from at least so many rows. With fewer outputs it gained nothing over
+#: coregionalised GPs, which are a candidate there (docs/training.md).
+FEWEST_OUTPUTS, MOST_OUTPUTS, FEWEST_ROWS = 20, 300, 10
+#: At most so much may be missing: a round takes a Cholesky factor of the missing numbers' precision.
+MOST_MISSING = 4000
 #: Draws of the functions over which the missing numbers are a mixture.
 N_DRAWS = 8
 #: Rounds of expectation and maximisation; S is averaged over those after the second number.
@@ -91,11 +93,11 @@ class MissingNumbers:
     def of(cls, known: OutputStatistics) -> MissingNumbers | None:
         """Those of outputs with these statistics.
 
-        None if nothing is missing, if outputs or missing numbers are too many, or rows too few, for a covariance
-        between outputs, and if Y is not in memory.
+        None if nothing is missing, if there are too few or too many outputs, too few rows or too many missing numbers
+        for a covariance between outputs, and if Y is not in memory.
         """
         n_rows, n_outputs = known.source.n_rows, known.source.n_outputs
-        is_small = 1 < n_outputs <= MOST_OUTPUTS and n_rows >= FEWEST_ROWS
+        is_small = FEWEST_OUTPUTS <= n_outputs <= MOST_OUTPUTS and n_rows >= FEWEST_ROWS
         if known.is_complete or not is_small or not known.source.is_in_memory:
             return None
         everything = slice(None)

@@ -30,6 +30,7 @@ from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 @posterior_predictive.register(CollapsedGPRN)
 def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, **settings: Any) -> PosteriorPredictive:
+    fills_holes = settings.pop("fills_holes", True)
     if model.has_inducing:
         return LowRankPredictive(model, posterior, X_new, Y, **settings)
     generator, scales = settings.get("generator"), settings.get("output_scales")
@@ -39,9 +40,8 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
         conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
     kind = ScatteredPredictive if isinstance(conditioned.known, ScatteredStatistics) else CollapsedPredictive
     predictive = kind(model, posterior, X_new, conditioned=conditioned, **settings)
-    if conditioned.known.is_complete or not _has_holes(model, predictive.X_new, conditioned.known):
-        return predictive
-    holes = conditioned.holes
+    is_complete = conditioned.known.is_complete or not _has_holes(model, predictive.X_new, conditioned.known)
+    holes = conditioned.holes if fills_holes and not is_complete else None
     if holes is None:
         return predictive
     holes = holes if scales is None else holes.widened(scales.widening.holes)
@@ -56,7 +56,7 @@ def _has_holes(model: CollapsedGPRN, X_new: Tensor, known: OutputStatistics) -> 
 
 @prediction_settings.register(CollapsedGPRN)
 def _(model: CollapsedGPRN) -> tuple[str, ...]:
-    return "conditioned", "output_scales", "variance_type"
+    return "conditioned", "output_scales", "variance_type", "fills_holes"
 
 
 @condition.register(CollapsedGPRN)

@@ -69,6 +69,7 @@ class FittedNetwork:
     :param kernel_evidence: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first.
     :param training_identity: what the fit depended on, if it had a checkpoint. The checkpoint of a warm start names it.
     :param coordinates: white coordinates of the outputs, from a file; None makes them of some outputs.
+    :param fills_holes: whether other outputs of a training row tell its missing ones, where the method can do so.
     :param scales: those of a file; True for scales to be learned when they are first needed, a number for such with
         this ν; False for none.
 
@@ -99,6 +100,7 @@ class FittedNetwork:
     kernel_evidence: dict[str, float] = field(default_factory=dict)
     training_identity: dict[str, Any] | None = None
     coordinates: WhiteCoordinates | None = None
+    fills_holes: bool = True
     scales: OutputScales | float | bool = False
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -240,6 +242,7 @@ class FittedNetwork:
             "conditioned": conditioned,
             "output_scales": self.output_scales if scaled else None,
             "variance_type": self.outputs.dtype,
+            "fills_holes": self.fills_holes,
         }
         settings = {name: available[name] for name in prediction_settings(self.model)}
         return posterior_predictive(self.model, self.guide, X, self.known, generator=generator, **settings)

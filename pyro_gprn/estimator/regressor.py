@@ -51,7 +51,7 @@ class GPRNRegressor(Estimator):
     Follows scikit-learn's conventions (``get_params``, ``clone``, ``Pipeline``, ``cross_val_score``). Inputs and
     outputs may be NumPy, torch, pandas or xarray; predictions come back as the kind that ``Y`` was, in its type and
     shape, with its names and coordinates. NaN in Y is a missing output. A prediction at the input of a training row
-    tells the row's missing outputs from its other outputs, too (for at most 300 outputs).
+    tells the row's missing outputs from its other outputs, too (if there are 20 to 300).
 
     :param n_latents: K, how many latent functions; ``"auto"`` tries 1, 2, 3, 5 and 8 on refitted folds and takes the
         smallest that is not beaten by more than a standard error of the held-out score.

@@ -41,8 +41,8 @@ def posterior_predictive(
 ) -> PosteriorPredictive:
     """Predicts outputs at new inputs: an object with their mean, variance, quantiles, joint draws and log density.
 
-    At the input of a training row a collapsed model tells the row's missing outputs from its other outputs, too
-    (collapsed/between_outputs.py). A new model registers its own kind:
+    At the input of a training row a collapsed model tells the row's missing outputs from its other outputs, too, if it
+    has 20 to 300 of them (collapsed/between_outputs.py). A new model registers its own kind:
     ``posterior_predictive.register(MyModel, MyPredictive)``.
 
     :param model: a :class:`~pyro_gprn.GPRN`, a :class:`~pyro_gprn.CollapsedGPRN` or a
@@ -52,7 +52,8 @@ def posterior_predictive(
     :param Y: the training outputs, ``(N, d_1, …, d_M)``, if model and guide have not seen them.
     :param settings: ``generator``, source of random numbers (None uses torch's global state); ``n_draws``, how many
         components the mixture of a collapsed model has; ``output_scales`` of a collapsed model, as
-        :func:`~pyro_gprn.learn_output_scales` finds them (None gives all outputs one scale).
+        :func:`~pyro_gprn.learn_output_scales` finds them (None gives all outputs one scale); ``fills_holes``, False if
+        a missing output of a training row is to be predicted as if the row were new.
 
     >>> import torch
     >>> from pyro_gprn import GPRN, KroneckerGuide
@@ -128,8 +129,9 @@ def scales_of_outputs(
 def prediction_settings(model: Network) -> tuple[str, ...]:
     """Which of these settings :func:`posterior_predictive` takes for a model; by default none.
 
-    ``conditioned``, what :func:`condition` made; ``output_scales``, what :func:`scales_of_outputs` found; and
-    ``variance_type``, the type in which variances may be computed.
+    ``conditioned``, what :func:`condition` made; ``output_scales``, what :func:`scales_of_outputs` found;
+    ``variance_type``, the type in which variances may be computed; and ``fills_holes``, whether other outputs of a
+    training row tell its missing ones.
 
     >>> from pyro_gprn import GPRN, CoregionalisedGPRN
     >>> X = torch.linspace(0, 1, 8)[:, None]

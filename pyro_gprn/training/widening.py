@@ -16,8 +16,7 @@ from pyro_gprn.outputs.variation import most_varied
 
 #: A prediction is widened at most by this factor, and narrowed by its inverse.
 MOST_WIDENING = 2.0
-#: With fewer outputs the tenth of them that varies most has no factor of its own; and with fewer hidden entries holes
-#: have none.
+#: With fewer outputs there is one factor for everything; and with fewer hidden entries holes have none of their own.
 FEWEST_OUTPUTS, FEWEST_HIDDEN = 20, 20
 #: Where the central interval of a standard normal distribution ends.
 _REACH = 1.96
@@ -88,8 +87,10 @@ def find_widening(deviations: Tensor, spread: Tensor) -> Widening:
     >>> found.others > 1.8, found.most < 0.6, found.holes == found.others
     (True, True, True)
     """
+    if len(spread) < FEWEST_OUTPUTS:
+        return Widening.same(_cautious_factor(deviations.flatten(1)))
     of_rows, of_holes = deviations.unbind(1)
-    varied = most_varied(spread) if len(spread) >= FEWEST_OUTPUTS else None
+    varied = most_varied(spread)
     if varied is None or of_rows[:, varied].isnan().all() or of_rows[:, ~varied].isnan().all():
         found = Widening.same(_cautious_factor(of_rows))
     else:
