@@ -238,14 +238,13 @@ legend = panels[0, 0].legend(fontsize=8)
 # %% [markdown]
 # (A black point inside a hole is one of the held-out times.)
 #
-# What the numbers of the published data say. At single held-out times independent GPs interpolate a little better than
-# the network that was chosen, which had to do well in holes too. In the calmer holes the network is best, with half of
-# the error of the others. In the great event its error is seven tenths of that of independent GPs, which go back to the
-# sensor's mean; but simply moving along with the other sensors does twice as well there, and the 95 % band holds less
-# than half of the truth. Neither rows nor holes that were held out to choose the network looked like that event.
+# What the numbers of the published data say. At single held-out times the network interpolates as well as independent
+# GPs. In the calmer holes its error is two fifths of theirs. In the great event it is seven tenths of theirs, which go
+# back to the sensor's mean; but simply moving along with the other sensors does twice as well there, and the 95 % band
+# holds less than half of the truth. Neither rows nor holes that were held out looked like that event.
 #
-# The model says why. Each output has weights of its own, which are independent of those of all others and have mean
-# zero. The other sensors tell what the latent functions do during the hole, but not how *this* sensor responds,
-# unless its own observations are within reach, that is, within a length-scale of $\kappa_w$, or the constant in
-# $\kappa_w$ carries it, which makes the network a linear model of coregionalisation in that part. How much of each is
-# decided by the data that were observed.
+# The model says how. Given the functions, outputs have weights of their own with mean zero, and a covariance between
+# them that is learned after the fit, from how they deviate together beyond what the functions tell. So the other
+# sensors tell what the latent functions do during the hole, and, by what was seen of their neighbourhood at other
+# times, how *this* sensor responds. What neighbours do in an event that is ten times as large as all before it, other
+# times do not tell.
