@@ -235,7 +235,7 @@ def learn_output_covariance(missing: MissingNumbers, roots: Tensor) -> OutputCov
             if number in (FIRST_ROUNDS // 2, FIRST_ROUNDS, ROUNDS // 2):
                 shrinkage = max(SHRINKAGES, key=lambda each: _Student.of(*left_out_errors(innovations, each)).density)
             B = shrink(average, shrinkage, least)
-    student = _Student.of(*left_out_errors(innovations, shrinkage))
+        student = _Student.of(*left_out_errors(innovations, shrinkage))
     return OutputCovariance(B, shrinkage, student.degrees, student.spread)
 
 

@@ -40,8 +40,8 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
         conditioned = ConditionedDraws.of(model, posterior, Y, n_draws=n_draws, generator=generator)
     kind = ScatteredPredictive if isinstance(conditioned.known, ScatteredStatistics) else CollapsedPredictive
     predictive = kind(model, posterior, X_new, conditioned=conditioned, **settings)
-    is_complete = conditioned.known.is_complete or not _has_holes(model, predictive.X_new, conditioned.known)
-    holes = conditioned.holes if fills_holes and not is_complete else None
+    is_asked = fills_holes and _has_holes(model, predictive.X_new, conditioned.known)
+    holes = conditioned.holes if is_asked else None
     if holes is None:
         return predictive
     holes = holes if scales is None else holes.widened(scales.widening.holes)
@@ -50,6 +50,8 @@ def _(model: CollapsedGPRN, posterior: Posterior, X_new: Tensor, Y: Any = None, 
 
 def _has_holes(model: CollapsedGPRN, X_new: Tensor, known: OutputStatistics) -> bool:
     """True if one of the new inputs is that of a training row which misses outputs."""
+    if known.is_complete:
+        return False
     rows = hole_rows(model.X, X_new)
     return bool((~known.observed.all(0))[rows[rows >= 0]].any())
 
