@@ -1,5 +1,6 @@
 """A scale for each output: against dense algebra and brute force, in every kind of prediction."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -28,9 +29,11 @@ from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.diagnostics.arviz_versions import import_arviz
 from pyro_gprn.diagnostics.leave_one_out import predict_left_out
+from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction.base import MixturePredictive
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture, student_cdf
+from pyro_gprn.pyro_state import new_generator
 from pyro_gprn.training.widening import Widening
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -418,6 +421,33 @@ def test_each_scale_is_widened_by_the_factor_of_its_outputs_spread(outputs, prio
     assert rule.widening.holes == wide.widening.holes == 1.7
 
 
+@pytest.mark.parametrize("prior_degrees", [2.0, math.inf])
+@pytest.mark.parametrize("kind", ["complete", "groups", "scattered", "inducing"])
+def test_what_widens_an_output_scales_its_whole_deviation_from_the_mean(kind, prior_degrees):
+    outputs = Y if kind in ("complete", "inducing") else with_holes()
+    model = CollapsedGPRN(X, 6, 2, noise_y=0.3, inducing=4 if kind == "inducing" else None)
+    known = model.statistics(OutputStatistics.of(outputs, scattered=kind == "scattered"))
+    draws = {"v": 1.5 * torch.randn(6, model.n_values, 2, dtype=torch.float64)}
+    plain, wide = (predict_with(model, draws, known, prior_degrees, widening) for widening in (Widening(), WIDENING))
+    factors, mean = WIDENING.at(spread_of(outputs.double())), plain.mean()
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(wide.mean(), mean)
+    torch.testing.assert_close(wide.variance(), plain.variance() * factors**2, rtol=1e-6, atol=0)
+    probabilities = (0.1, 0.5, 0.975)
+    for after, before in zip(wide.quantiles(probabilities), plain.quantiles(probabilities), strict=True):
+        torch.testing.assert_close(after - mean, (before - mean) * factors, **close)
+    expected = plain.log_density(mean + 0.3 / factors) - factors.log()
+    torch.testing.assert_close(wide.log_density(mean + 0.3), expected, **close)
+    before, after = (each.sample(3, noise=False) for each in (plain, wide))
+    torch.testing.assert_close(after[1:] - after[0], (before[1:] - before[0]) * factors, **close)
+
+
+def predict_with(model, draws, known, prior_degrees, widening):
+    settings = {"prior_degrees": prior_degrees, "widening": widening, "generator": new_generator(0)}
+    scales = learn_output_scales(model, draws, known, **settings)
+    return posterior_predictive(model, draws, X_NEW, known, output_scales=scales, generator=new_generator(0))
+
+
 def test_leaving_a_row_out_of_widened_scales_is_widening_what_the_others_say():
     model, posterior = constant_functions()
     left_out = predict_left_out(PosteriorDraws.of(model, posterior, 1), torch.arange(6))
@@ -426,8 +456,11 @@ def test_leaving_a_row_out_of_widened_scales_is_widening_what_the_others_say():
             learn_output_scales(model, posterior, prior_degrees=prior_degrees, widening=widening)
             for widening in (Widening(), WIDENING)
         )
-        expected = left_out.distribution(plain).scale * WIDENING.at(spread_of(Y.double()))
-        torch.testing.assert_close(left_out.distribution(wide).scale, expected, rtol=1e-6, atol=0)
+        factors = WIDENING.at(spread_of(Y.double()))
+        before, after = left_out.distribution(plain), left_out.distribution(wide)
+        torch.testing.assert_close(after.scale, before.scale * factors, rtol=1e-6, atol=0)
+        centre = before.location.mean(0)
+        torch.testing.assert_close(after.location - centre, (before.location - centre) * factors, rtol=1e-6, atol=1e-12)
 
 
 def test_a_widened_fit_is_saved_and_diagnosed(tmp_path):
@@ -446,6 +479,8 @@ def test_a_widened_fit_is_saved_and_diagnosed(tmp_path):
 
 def test_a_file_of_before_with_one_factor_for_all_is_read(fitted, tmp_path):
     x, _, r = fitted
+    r = copy.copy(r)
+    r._set_fitted(replace(r.fitted_, widening=Widening.same(1.5)))
     r.save(tmp_path / "fit.gprn")
     tree = read_archive(tmp_path / "fit.gprn", "regressor")
     scales = tree["output_scales"]
@@ -455,8 +490,7 @@ def test_a_file_of_before_with_one_factor_for_all_is_read(fitted, tmp_path):
     loaded = GPRNRegressor.load(tmp_path / "before.gprn")
     assert loaded.widening_ == loaded.fitted_.output_scales.widening == Widening.same(1.5)
     assert loaded.fitted_.output_scales.factors == 1.5
-    new = x + 0.01  # in training rows the factor of holes, which the file has and the squares have not, would show
-    np.testing.assert_array_equal(loaded.predict(new, return_std=True), r.predict(new, return_std=True))
+    np.testing.assert_array_equal(loaded.predict(x, return_std=True), r.predict(x, return_std=True))
 
 
 def test_an_output_that_was_never_observed_has_the_factor_of_those_that_vary_least():

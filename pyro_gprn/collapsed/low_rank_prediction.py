@@ -255,20 +255,19 @@ class LowRankPredictive(PosteriorPredictive):
         positions = chosen.positions(block)
         between = (self._mixture.means @ self._known.loadings_at(positions).mT).var(0, correction=0)
         within = self._within[self._known.patterns_at(positions)].mT
-        return between + (within if self._scale_variances is None else within * self._scale_variances[positions])
+        if self._scales is None:
+            return between + within
+        scales = self._scales.at(positions)
+        return between * scales.factors**2 + within * scales.variance()
 
     @cached_property
     def _within(self) -> Tensor:
         """The mean variance within draws, ``(g, N*)``."""
         return self._mixture.variance().mean(0)
 
-    @cached_property
-    def _scale_variances(self) -> Tensor | None:
-        return None if self._scales is None else self._scales.variance()
-
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = self._conditioned.noise.mean()
-        return noise if self._scale_variances is None else noise * self._scale_variances[chosen.positions(slice(None))]
+        return noise if self._scales is None else noise * self._scales.at(chosen.positions(slice(None))).variance()
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
         conditioned, mixture = self._conditioned, self._mixture
@@ -292,7 +291,10 @@ class LowRankComponents(ChosenComponents):
 
     _mixture: Any
 
-    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        positions = chosen.positions(block)
+    def _means(self, positions: slice | Tensor) -> Tensor:
         of_columns = self._mixture.means[self._draws] @ self._known.loadings_at(positions).mT
+        return of_columns + self._mixture.mean_of_left_out(positions)
+
+    def _centre(self, positions: slice | Tensor) -> Tensor:
+        of_columns = self._mixture.means.mean(0) @ self._known.loadings_at(positions).mT
         return of_columns + self._mixture.mean_of_left_out(positions)

@@ -162,13 +162,20 @@ class CollapsedPredictive(PosteriorPredictive):
     def _variance_along(self, along: Tensor, positions: slice | Tensor, forms: Tensor) -> Tensor:
         """The variance of the outputs at some positions, ``(N*, b)``, from where they lie along r directions."""
         features = forms.new_empty(forms.shape[-1], along.shape[1])
-        products_of_pairs(along.to(forms), out=features[:-1])
-        features[-1] = self._scale_variances(positions)
+        factors, within = self._scaling(positions)
+        products_of_pairs((along * factors).to(forms), out=features[:-1])
+        features[-1] = within
         return combine_values(forms, features, self._known, positions).clamp_(min=0.0)
 
-    def _scale_variances(self, positions: slice | Tensor) -> Tensor | float:
-        """``E[s_d²]`` of the outputs at some positions, ``(b,)``; 1 if all have one scale."""
-        return 1.0 if self._scales is None else self._scales.at(positions).variance()
+    def _scaling(self, positions: slice | Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """What scales the variance of some outputs, ``(b,)`` each; 1 if all have one scale.
+
+        Between draws it is the square of the first, by which the output was widened; within draws it is ``E[s_d²]``.
+        """
+        if self._scales is None:
+            return 1.0, 1.0
+        scales = self._scales.at(positions)
+        return scales.factors, scales.variance()
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         n_new = len(self.X_new)
@@ -181,7 +188,7 @@ class CollapsedPredictive(PosteriorPredictive):
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
-        return noise * self._scale_variances(chosen.positions(slice(None)))
+        return noise * self._scaling(chosen.positions(slice(None)))[1]
 
     @torch.no_grad()
     def _mix(self, conditioned: ConditionedDraws, at_new: list[NewRows], kernels: list[Tensor]) -> OutputMixture:
@@ -336,7 +343,19 @@ class ChosenComponents(Components):
         return self._mixture.coefficients[self._draws].movedim(1, 0)  # (g, n, N*, N)
 
     def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return combine_outputs(self._coefficients, self._known, chosen.positions(block))
+        positions = chosen.positions(block)
+        means = self._means(positions)
+        if self._scales is None or self._scales.widening.is_nothing:
+            return means
+        return self._scales.at(positions).spread_out(means, self._centre(positions))
+
+    def _means(self, positions: slice | Tensor) -> Tensor:
+        """The means of the components as the network has them, ``(n, N*, b)``."""
+        return combine_outputs(self._coefficients, self._known, positions)
+
+    def _centre(self, positions: slice | Tensor) -> Tensor:
+        """The mean over all draws, ``(N*, b)``."""
+        return combine_outputs(self._mixture.coefficients.mean(0), self._known, positions)
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
         return self._variance[:, self._known.patterns_at(chosen.positions(block))].mT

@@ -107,8 +107,9 @@ class ScatteredPredictive(CollapsedPredictive):
 
     def _variance_of(self, means: Tensor, of_holes: Tensor, positions: slice | Tensor) -> Tensor:
         """The variance of some outputs, ``(N*, b)``, by the mean of each draw and what holes add, ``(s, N*, b)``."""
+        factors, of_scales = self._scaling(positions)
         within = self._mixture.variance().mean(0).mT + of_holes.mean(0)
-        return means.var(0, correction=0) + within * self._scale_variances(positions)
+        return means.var(0, correction=0) * factors**2 + within * of_scales
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         everything = OutputSelection(None, self.output_shape)
@@ -152,8 +153,12 @@ class _FilledComponents(ChosenComponents):
     def _filled_of(self, components: slice) -> FilledOutputs:
         return FilledOutputs(self._coefficients[0, components], self._precision[self._draws[components]], self._known)
 
-    def mean(self, chosen: OutputSelection, block: slice) -> Tensor:
-        return self._filled.mean(chosen.positions(block))
+    def _means(self, positions: slice | Tensor) -> Tensor:
+        return self._filled.mean(positions)
+
+    def _centre(self, positions: slice | Tensor) -> Tensor:
+        everything = FilledOutputs(self._mixture.coefficients.squeeze(1), self._precision, self._known)
+        return everything.mean(positions).mean(0)
 
     def variance(self, chosen: OutputSelection, block: slice) -> Tensor:
         return self._variance.mT + self._filled.mean_and_variance(chosen.positions(block))[1]

@@ -90,7 +90,8 @@ class LeftOut(NamedTuple):
         """
         if scales is None:
             return StudentMixture(self.mean, self.variance.sqrt(), self.mean.new_tensor(math.inf))
-        return StudentMixture(self.mean, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
+        means = scales.spread_out(self.mean, self.mean.mean(0))
+        return StudentMixture(means, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
 
     def _squares(self, scales: OutputScales) -> Tensor:
         """``ŝ_d²`` of each row without what the row itself says of it, ``(N, b)``."""

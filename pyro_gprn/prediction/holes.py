@@ -70,12 +70,13 @@ class FilledHoles:
         )
 
     def widened(self, factor: float) -> FilledHoles:
-        """With all deviations multiplied by a factor."""
-        mixture = replace(self.mixture, scale=factor * self.mixture.scale)
+        """With all deviations from the mean multiplied by a factor."""
+        centre = self.mean()
+        location = centre + factor * (self.mixture.location - centre)
+        mixture = replace(self.mixture, location=location, scale=factor * self.mixture.scale)
 
         def draw(component: int, n: int, generator: torch.Generator | None) -> Tensor:
-            location = mixture.location[component]
-            return location + factor * (self.draw(component, n, generator) - location)
+            return centre + factor * (self.draw(component, n, generator) - centre)
 
         return replace(self, mixture=mixture, draw=draw)
 

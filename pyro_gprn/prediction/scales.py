@@ -41,7 +41,7 @@ class OutputScales(NamedTuple):
     degrees: Tensor  #: of freedom, ν_d, (D,)
     squares: Tensor  #: ŝ_d², (D,)
     prior_degrees: float  #: ν, of what was known of every scale before the data
-    factors: Tensor | float = 1.0  #: what each ŝ_d has been multiplied by since, for what was held out, (D,)
+    factors: Tensor | float = 1.0  #: what each ŝ_d, and the spread between draws, was multiplied by since, (D,)
     widening: Widening = AS_THEY_ARE  #: what tells these factors, and that of missing entries of training rows
 
     @classmethod
@@ -76,6 +76,18 @@ class OutputScales(NamedTuple):
         """
         degrees = self.degrees.clamp(min=LEAST_DEGREES)
         return self.squares / (1.0 - 2.0 / degrees)
+
+    def spread_out(self, means: Tensor, centre: Tensor) -> Tensor:
+        """Means of outputs ``(s, …, D)`` by each draw, as far from their common one as the outputs have been widened.
+
+        :param centre: the mean over all draws, ``(…, D)``.
+
+        >>> scales = OutputScales.known(2, like=torch.ones(())).widened(Widening.same(1.5), None)
+        >>> scales.spread_out(torch.tensor([[0.0, 4.0], [2.0, 4.0]]), torch.tensor([1.0, 4.0]))
+        tensor([[-0.5000,  4.0000],
+                [ 2.5000,  4.0000]])
+        """
+        return centre + self.factors * (means - centre)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
         """Draws of ``s_d``, ``(*shape, D)``.

@@ -1,5 +1,8 @@
 """What predicted standard deviations are multiplied by, so that intervals hold what folds have held out.
 
+A factor scales the whole deviation of an output from its mean: the variance between draws of the functions as well as
+that within, and the noise.
+
 Outputs that vary most often want another factor than the others, and the missing entries of training rows another one
 than whole rows: what is known of the other outputs of the row tells the first, and nothing tells the second.
 """
@@ -23,7 +26,7 @@ _REACH = 1.96
 
 
 class Widening(NamedTuple):
-    """What the scales of outputs are multiplied by, for what was held out.
+    """What the deviations of outputs from their means are multiplied by, for what was held out.
 
     The factor of an output depends on its spread, its standard deviation over the training rows in the model's units:
     between the two spreads that are told here it goes in a straight line from one factor to the other, so that
@@ -47,6 +50,11 @@ class Widening(NamedTuple):
         1.5
         """
         return cls(factor, factor, holes=factor)
+
+    @property
+    def is_nothing(self) -> bool:
+        """True if no output is widened or narrowed."""
+        return self.others == self.most == 1.0
 
     @property
     def is_same(self) -> bool:
