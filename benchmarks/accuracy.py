@@ -3,6 +3,7 @@
     python benchmarks/accuracy.py                        run all cells that are missing, then print the summary
     python benchmarks/accuracy.py --only heat plume --splits 2 --methods "GPRNRegressor()" "sklearn GP"
     python benchmarks/accuracy.py --held-aside           the problems on which nothing was developed
+    python benchmarks/accuracy.py --blind                the problems written without a look at how GPRNs do
     python benchmarks/accuracy.py --summary              print the summary of the results so far
     python benchmarks/accuracy.py --list                 print the problems and methods
 
@@ -19,9 +20,12 @@ from pathlib import Path
 
 from comparison.methods import METHODS
 from comparison.problem import Problem
-from comparison.problems import DEVELOPMENT, HELD_ASIDE
+from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
 from comparison.summary import write_summary
 from comparison.table import read, run, without_data
+
+#: The problems of each group, by the name of its file of results.
+GROUPS = {"accuracy": DEVELOPMENT, "held-aside": HELD_ASIDE, "blind": BLIND}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -29,9 +33,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="PROBLEM", help="run these problems only")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="run these methods only")
     parser.add_argument("--splits", type=int, default=5, help="how many splits of each problem (5)")
-    parser.add_argument("--results", type=Path, help="the file of results (accuracy.jsonl, or held-aside.jsonl)")
+    parser.add_argument("--results", type=Path, help="the file of results (the group's name and .jsonl)")
     parser.add_argument("--summary", action="store_true", help="run nothing, print the summary")
-    parser.add_argument("--held-aside", action="store_true", help="the problems on which nothing was developed")
+    group = parser.add_mutually_exclusive_group()
+    for name, what in (("held-aside", "on which nothing was developed"), ("blind", "written without a look at GPRNs")):
+        group.add_argument(f"--{name}", dest="group", action="store_const", const=name, help=f"the problems {what}")
+    parser.set_defaults(group="accuracy")
     parser.add_argument("--again", action="store_true", help="run the chosen cells even if the file has them")
     parser.add_argument("--processes", type=int, default=1, help="how many cells run at once (1)")
     parser.add_argument("--list", action="store_true", help="print the problems and methods")
@@ -56,9 +63,9 @@ def _list(problems: Sequence[Problem]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
-    every = HELD_ASIDE if options.held_aside else DEVELOPMENT
-    path = options.results or Path("held-aside.jsonl" if options.held_aside else "accuracy.jsonl")
-    problems, methods = _choose(every, options.only, "problems"), _choose(METHODS, options.methods, "methods")
+    path = options.results or Path(f"{options.group}.jsonl")
+    problems = _choose(GROUPS[options.group], options.only, "problems")
+    methods = _choose(METHODS, options.methods, "methods")
     if not options.summary:
         absent = list(without_data(problems))
         problems = [problem for problem in problems if problem not in absent]

@@ -23,10 +23,10 @@ def _find_benchmarks(monkeypatch):
 
 
 def _simulated():
-    from comparison.problems import DEVELOPMENT, HELD_ASIDE
+    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
 
     published = ("jura", "pm25", "equity", "gene expression")
-    return [problem for problem in (*DEVELOPMENT, *HELD_ASIDE) if not problem.name.startswith(published)]
+    return [problem for problem in (*DEVELOPMENT, *HELD_ASIDE, *BLIND) if not problem.name.startswith(published)]
 
 
 def _tiny(name="tiny"):
@@ -37,11 +37,12 @@ def _tiny(name="tiny"):
 
 
 def test_problems_are_at_least_sixteen_with_names_of_their_own_and_about_half_are_held_aside():
-    from comparison.problems import DEVELOPMENT, HELD_ASIDE
+    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
 
-    names = [problem.name for problem in (*DEVELOPMENT, *HELD_ASIDE)]
+    names = [problem.name for problem in (*DEVELOPMENT, *HELD_ASIDE, *BLIND)]
     assert len(set(names)) == len(names) >= 16
     assert abs(len(DEVELOPMENT) - len(HELD_ASIDE)) <= 2
+    assert len(BLIND) == 10
 
 
 def test_simulated_problems_are_seeded_and_differ_between_splits():
@@ -56,6 +57,7 @@ def test_simulated_problems_are_seeded_and_differ_between_splits():
 def test_simulated_problems_ask_for_finite_outputs_that_vary_and_were_not_given():
     for problem in _simulated():
         task = problem.make(0)
+        assert task.Y.dtype == np.float64, problem.name
         assert np.isfinite(task.Y_test).all(), problem.name
         assert task.truth[task.is_scored].std() > 0.1, problem.name
         if task.rows is None:
@@ -251,6 +253,18 @@ def test_the_command_runs_chosen_cells_and_refuses_names_it_does_not_know(tmp_pa
     assert "| circuit | **1** |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"problems must be among .*; got nothing like it"):
         accuracy.main(["--only", "nothing like it"])
+
+
+def test_the_command_takes_one_group_and_names_the_file_of_results_after_it(tmp_path, monkeypatch, capsys):
+    import accuracy
+
+    monkeypatch.chdir(tmp_path)
+    for flags, problem, name in (([], "circuit", "accuracy"), (["--blind"], "wing", "blind")):
+        accuracy.main([*flags, "--only", problem, "--methods", "mean", "--splits", "1"])
+        assert f'"{problem}"' in (tmp_path / f"{name}.jsonl").read_text()
+    with pytest.raises(SystemExit):
+        accuracy.main(["--held-aside", "--blind", "--summary"])
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.stem)

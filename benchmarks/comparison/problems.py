@@ -1,7 +1,9 @@
-"""All problems: those to develop on, and those that are held aside to judge what was developed.
+"""All problems: those to develop on, those held aside to judge what was developed, and those that are blind.
 
-To judge honestly, do not look at results of the problems held aside, nor at their equations, while you change the
-package. Both groups have the same kinds of problems.
+To judge honestly, do not look at results of the last two groups, nor at their equations, while you change the package.
+The problems held aside have been looked at many times, and some choices were made with their results in mind. The blind
+ones were written by someone who saw only what baselines do on them: let them stay so. All groups have the same kinds of
+problems.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import numpy as np
 
 from comparison.problem import Problem, Simulator, Task, fill_holes, hide_blocks, new_runs
 from comparison.published import dust_holes, jura, new_rows
-from comparison.simulators import development, held_aside
+from comparison.simulators import blind, development, held_aside
 from pyro_gprn.datasets import simulate_plume
 
 
@@ -59,4 +61,17 @@ HELD_ASIDE = (
     jura("jura, nickel hidden", 1),
     new_rows("equity", "equity"),
     new_rows("gene expression", "precise", 128),
+)
+
+BLIND = (
+    new_runs("plate", blind.plate, 60, 40),
+    new_runs("flood", blind.flood, 80, 40),
+    new_runs("ripples", blind.ripples, 80, 30),
+    new_runs("bump", blind.bump, 50, 50),
+    new_runs("wing", blind.wing, 100, 250, own_units=True),
+    new_runs("reactor, 24 inputs", blind.reactor, 120, 250, own_units=True),
+    new_runs("epidemic", blind.epidemic, 60, 50),
+    new_runs("drawdown, 30 runs", blind.drawdown, 30, 50),
+    holes_in_series("rooms with holes", blind.rooms, 144, 5, 30),
+    new_runs("pipe", blind.pipe, 80, 100),
 )
