@@ -109,6 +109,19 @@ def test_very_many_numbers_are_judged_as_gaussians(monkeypatch):
         assert abs(getattr(quickly, name) - getattr(exactly, name)).max() < near
 
 
+def test_gaussian_predictions_are_judged_in_closed_form_and_nothing_is_drawn(monkeypatch):
+    monkeypatch.setattr(TrainingMean, "sample", None)
+    mean = TrainingMean().fit(X[:15], Y[:15])
+    judged = judgement.Prediction(mean, X[15:], np.zeros(3), np.ones(())).judge(Y[15:])
+    centre, std = mean.predict(X[15:], return_std=True)
+    z = (Y[15:] - centre) / std
+    crps = std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+    np.testing.assert_allclose(judged.crps, crps, rtol=1e-6)
+    np.testing.assert_allclose(judged.log_density, mean.log_predictive_density(X[15:], Y[15:]), rtol=1e-6)
+    for ours, theirs in zip((judged.lower, judged.upper), mean.predict(X[15:], quantiles=(0.025, 0.975)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch", "pandas", "xarray", "list"])
 def test_data_may_be_of_any_kind(kind):
     import torch

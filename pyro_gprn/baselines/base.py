@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -77,6 +77,7 @@ class GaussianRecord(ABC):
     """
 
     data: TrainingData
+    is_gaussian: ClassVar[bool] = True  #: mean and standard deviation say all of an output on its own
 
     @abstractmethod
     def moments(self, X: Tensor, *, with_variance: bool) -> Iterator[tuple[slice, Tensor, Tensor]]:

@@ -20,8 +20,9 @@ MOST_JUDGED_EXACTLY = 2**23
 class Prediction:
     """What a fitted method predicts at test inputs. Mean and intervals are computed at once, the rest by :meth:`judge`.
 
-    A method of this package is judged by its own density, intervals and draws, up to eight million numbers; beyond, and
-    another estimator whose ``predict`` has ``return_std``, as a Gaussian; any other by its mean alone.
+    A method of this package is judged by its own density, intervals and draws, up to eight million numbers. Beyond, and
+    where its predictions are Gaussian, it is judged by means and standard deviations, in closed form, as is another
+    estimator whose ``predict`` has ``return_std``; any other by its mean alone.
 
     :param method: a fitted estimator.
     :param X: test inputs, ``(N*, P)``.
@@ -40,7 +41,7 @@ class Prediction:
         self._centre, self._scale = (torch.as_tensor(each, dtype=torch.float64) for each in (centre, scale))
         self._deviation: Tensor | None = None
         self._interval: list[Tensor] = []
-        if hasattr(method, "log_predictive_density") and len(X) * self._centre.numel() <= MOST_JUDGED_EXACTLY:
+        if _says_more_than_a_gaussian(method) and len(X) * self._centre.numel() <= MOST_JUDGED_EXACTLY:
             self._mean = self._standardise(method.predict(X))
             tail = (1 - LEVEL) / 2
             self._interval = [self._standardise(each) for each in method.predict(X, quantiles=(tail, 1 - tail))]
@@ -87,3 +88,8 @@ class Prediction:
                 for rows in (slice(start, start + at_once) for start in range(0, len(truth), at_once))
             ]
         )
+
+
+def _says_more_than_a_gaussian(method: Any) -> bool:
+    """True of a method of this package whose predictions are not Gaussian for each output on its own."""
+    return hasattr(method, "log_predictive_density") and not getattr(method.fitted_, "is_gaussian", False)
