@@ -1,10 +1,12 @@
 """Reduced outputs and the higher-order GP: they equal dense algebra, scikit-learn and BoTorch."""
 
+import pickle
 import sys
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.decomposition import PCA, KernelPCA
 from sklearn.manifold import Isomap
 
@@ -195,6 +197,53 @@ def test_hogp_is_that_of_botorch():
 def test_the_points_of_a_mode_may_have_places_in_a_space_of_more_dimensions():
     fitted = HOGP(2, steps=2, seed=0).fit(X, field(12).reshape(14, 3, 4)).fitted_
     assert [tuple(each.shape) for each in fitted.model.latent_parameters] == [(3, 2), (4, 2)]
+
+
+def test_outputs_that_are_folded_are_those_of_a_field_of_this_shape():
+    Y, settings = field(12), {"steps": 5, "standardize": "field", "seed": 0}  # flat, so few would be scaled one by one
+    folded = HOGP(fold=(3, 4), **settings).fit(X, Y)
+    tensor = HOGP(output_shape=(3, 4), **settings).fit(X, Y)
+    assert folded.output_shape_ == (12,)
+    for mine, theirs in zip(
+        folded.predict(X_NEW, return_std=True), tensor.predict(X_NEW, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(folded.sample(X_NEW, 3, seed=0), tensor.sample(X_NEW, 3, seed=0))
+    np.testing.assert_array_equal(folded.fitted_.noise, tensor.fitted_.noise)
+
+
+def test_an_estimator_with_a_fold_can_be_copied_before_and_after_its_fit():
+    folded = HOGP(fold=(3, 4), steps=2, seed=0)
+    assert clone(folded).get_params() == folded.get_params()
+    fitted = clone(folded).fit(X, field(11))
+    again = pickle.loads(pickle.dumps(fitted))
+    assert again.fold == (3, 4)
+    np.testing.assert_array_equal(again.predict(X_NEW), fitted.predict(X_NEW))
+
+
+def test_a_fold_with_zeros_beyond_the_outputs_predicts_the_outputs_alone():
+    many, truth = np.random.default_rng(0).uniform(-1, 1, size=(30, 2)), field(11, X_NEW)
+    folded, flat = (HOGP(fold=fold, steps=200, seed=0).fit(many, field(11, many)) for fold in ((3, 4), None))
+    assert folded.fitted_.model.target_shape == (3, 4)
+    assert folded.sample(X_NEW, 2, seed=0).shape == (2, 5, 11)
+    density = folded.log_predictive_density(X_NEW, truth)
+    mean, std = folded.predict(X_NEW, return_std=True)
+    assert mean.shape == std.shape == density.shape == (5, 11)
+    np.testing.assert_allclose(density, -0.5 * ((truth - mean) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi)))
+    for other in (truth, flat.predict(X_NEW)):
+        assert np.sqrt(((mean - other) ** 2).mean()) < 0.15 * truth.std()
+
+
+def test_a_fold_that_cannot_be_is_told():
+    for shape, fold, told in (
+        ((3, 4), (3, 4), r"fold is for outputs of one mode, \(D,\); got outputs of shape \(3, 4\)"),
+        ((12,), (2, 5), r"fold must have room for all 12 outputs; \(2, 5\) has it for 10"),
+        ((12,), (0, 12), r"fold must hold positive sizes \(d_1, …, d_M\); got \(0, 12\)"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            HOGP(fold=fold).fit(X, field(12).reshape(14, *shape))
+    with pytest.raises(MemoryError, match=r"14 rows of \(2, 6000\) outputs"):
+        HOGP(fold=(2, 6000), memory=1.0).fit(X, field(12))
 
 
 def test_hogp_says_that_memory_will_run_out_before_it_does():

@@ -237,6 +237,15 @@ def test_every_method_names_an_estimator_and_networks_take_their_settings():
     assert METHODS["GPRNRegressor()"].arguments(None, 3) == {"seed": 3}
 
 
+def test_a_method_that_folds_is_given_the_fold_of_the_data_and_its_result_shows_it(tmp_path):
+    assert [method.name for method in METHODS.values() if method.folds] == ["HOGP"]
+    result = Accuracy(tmp_path, is_quick=True)(Cell("gene expression", 12, "HOGP", 2, 0))
+    assert result["settings"] == {"n_latent_dims": 2, "fold": (3, 4), "seed": 0, "steps": 3}
+    other = Accuracy(tmp_path, is_quick=True)(Cell("gene expression", 12, "PCA-GP", 2, 0))
+    assert "fold" not in other["settings"]
+    assert SOURCES["gene expression"].fold == (36, 109)
+
+
 def test_table_1_compares_on_the_same_splits_only():
     def result(cell, mae):
         scores = {"mae": mae, "nlpd": 1.0, "crps": 0.3, "coverage": 0.95, "mae_of_outputs": [mae, 1.0, 2.0]}

@@ -35,8 +35,10 @@ def check_inputs(X: Tensor, n_columns: int | None = None, name: str = "X") -> Te
     return X.to(torch.float64)
 
 
-def check_output_shape(output_shape: int | Sequence[int]) -> Size:
+def check_output_shape(output_shape: int | Sequence[int], name: str = "output_shape") -> Size:
     """The output shape ``(d_1, …, d_M)`` as a torch.Size of positive integers.
+
+    :param name: what the shape is called in an error.
 
     >>> check_output_shape(5), check_output_shape([3, 4])
     (torch.Size([5]), torch.Size([3, 4]))
@@ -46,7 +48,7 @@ def check_output_shape(output_shape: int | Sequence[int]) -> Size:
     except TypeError:
         sizes = [operator.index(size) for size in output_shape]  # type: ignore[union-attr]
     if not sizes or min(sizes) < 1:
-        raise ValueError(f"output_shape must hold positive sizes (d_1, …, d_M); got {output_shape}")
+        raise ValueError(f"{name} must hold positive sizes (d_1, …, d_M); got {output_shape}")
     return Size(sizes)
 
 

@@ -47,7 +47,7 @@ class Accuracy(Measurement):
     def __call__(self, cell: Cell) -> dict[str, Any]:
         source, method = self.sources[cell.data], METHODS[cell.method]
         split = source.split(cell.n_train, cell.repeat, self.folder)
-        settings = method.arguments(cell.n_latents, cell.repeat, is_quick=self.is_quick)
+        settings = method.arguments(cell.n_latents, cell.repeat, fold=source.fold, is_quick=self.is_quick)
         forget_peak()
         start, at_work = time.perf_counter(), time.process_time()
         estimator = method.make(settings).fit(split.X_train, split.Y_train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ class Method:
     :param settings: its arguments.
     :param latents: the argument that takes K. None if the method has no such number.
     :param in_paper: what the paper calls the method. Empty if it is not in the paper.
+    :param folds: True if the estimator takes ``fold``, where a data set has one.
     :param quick: further arguments for ``--quick``.
     """
 
@@ -30,17 +31,25 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     latents: str | None = "n_latents"
     in_paper: str = ""
+    folds: bool = False
     quick: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
-    def arguments(self, n_latents: int | None, seed: int, *, is_quick: bool = False) -> dict[str, Any]:
+    def arguments(
+        self, n_latents: int | None, seed: int, *, fold: Sequence[int] | None = None, is_quick: bool = False
+    ) -> dict[str, Any]:
         """The arguments of the estimator, without those that change no result.
 
         :param n_latents: K; None for a method without.
         :param seed: the seed of the method.
+        :param fold: that of the data set, if it has one.
         :param is_quick: True for as little work as possible.
+
+        >>> METHODS["HOGP"].arguments(2, 0, fold=(36, 109)), METHODS["LMC"].arguments(2, 0, fold=(36, 109))
+        ({'n_latent_dims': 2, 'fold': (36, 109), 'seed': 0}, {'kernel': 'rbf', 'n_latents': 2, 'seed': 0})
         """
         latents = {} if self.latents is None else {self.latents: n_latents}
-        return {**self.settings, **latents, "seed": seed, **(self.quick if is_quick else {})}
+        folds = {"fold": fold} if self.folds and fold else {}
+        return {**self.settings, **latents, **folds, "seed": seed, **(self.quick if is_quick else {})}
 
     def make(self, arguments: Mapping[str, Any]) -> Any:
         """The estimator with these arguments, not fitted yet.
@@ -56,11 +65,11 @@ class Method:
 
 def _network(name: str, in_paper: str = "", **settings: Any) -> Method:
     """A network with the kernel of the paper."""
-    return Method(name, "GPRNRegressor", {"inference": name, **RBF, **settings}, "n_latents", in_paper, LITTLE)
+    return Method(name, "GPRNRegressor", {"inference": name, **RBF, **settings}, "n_latents", in_paper, quick=LITTLE)
 
 
 def _reduced(name: str, reducer: str) -> Method:
-    return Method(name, "ReducedGP", {"reducer": reducer, "kernel": "rbf"}, "n_components", name, {"steps": 3})
+    return Method(name, "ReducedGP", {"reducer": reducer, "kernel": "rbf"}, "n_components", name, quick={"steps": 3})
 
 
 #: The estimator as it comes.
@@ -76,7 +85,7 @@ METHODS = {
         _reduced("PCA-GP", "pca"),
         _reduced("KPCA-GP", "kpca"),
         _reduced("IsoMap-GP", "isomap"),
-        Method("HOGP", "HOGP", latents="n_latent_dims", in_paper="HOGP", quick={"steps": 3}),
+        Method("HOGP", "HOGP", latents="n_latent_dims", in_paper="HOGP", folds=True, quick={"steps": 3}),
         Method("LMC", "LMC", {"kernel": "rbf"}, quick={"steps": 3}),
         Method("IndependentGP", "IndependentGP", {"kernel": "rbf"}, None),
         Method("TrainingMean", "TrainingMean", latents=None),
