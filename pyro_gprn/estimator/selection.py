@@ -120,7 +120,7 @@ class Selection:
         self._steps, self._has_scales, self._seed = min(steps, _fold_steps(len(X))), has_scales, seed
         self._progress, self._file = progress, file
         self._recipes: dict[str, Recipe] = {}
-        self._refitted: dict[tuple[int, str | None], KernelChoice] = {}
+        self._refitted: dict[tuple[Fold, str | None], KernelChoice] = {}
 
     def choose(
         self,
@@ -233,7 +233,7 @@ class Selection:
         kernel = recipe.kernel
         if kernel.name not in kernel.states or recipe.is_coregionalised:
             return recipe
-        key = (id(fold), kernel.name)
+        key = (fold, kernel.name)
         if key not in self._refitted:
             self._refitted[key] = kernel.refitted(X, known)
         return replace(recipe, kernel=self._refitted[key])

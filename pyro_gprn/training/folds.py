@@ -24,9 +24,9 @@ MOST_NUMBERS = 2**23
 LEAST_SHARE = 0.4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fold:
-    """One way to divide the data.
+    """One way to divide the data. A fold is equal to itself alone.
 
     :param kept: the rows to train on, ``(n,)``.
     :param held_out: the other rows, ``(N − n,)``.
