@@ -1,6 +1,7 @@
 """ArviZ, leave-one-out, the report and its pictures."""
 
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.likelihood import OutputsGivenF
 from pyro_gprn.datasets import simulate_plume
 from pyro_gprn.diagnostics import align, held_out, plot_calibration, plot_khat, plot_latents, plot_predictive_check
-from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.arviz_versions import elpd_of, import_arviz, pareto_k, to_inference_data
 from pyro_gprn.diagnostics.coverage import coverage_where, find_coverages
 from pyro_gprn.diagnostics.leave_one_out import describe_draws, predict_left_out
 from pyro_gprn.diagnostics.report import Report, look_at_latents
@@ -91,7 +92,7 @@ def test_arviz_takes_it(data):
         warnings.simplefilter("ignore")
         summary = az.summary(data, var_names=["noise_y", "f"])
         assert len(summary) == 1 + 40 * 3
-        assert np.isfinite(az.loo(data).elpd_loo)
+        assert np.isfinite(elpd_of(az.loo(data)))
         az.plot_trace(data, var_names=["noise_y"])
         plot_predictive_check(data)
 
@@ -143,6 +144,9 @@ def test_models_guides_and_mcmc():
     report = diagnose((model, mcmc))
     assert "bound" not in report.findings
     assert "optimistic" in report.findings["coverage"]
+    assert "it needs 25 draws, and there are 6" in report.findings["leave-one-out"]
+    with pytest.raises(ValueError, match="too few draws"):
+        plot_khat(report)
     assert not report.is_refitted
     for source, message in [
         ("x", "got str"),
@@ -485,6 +489,8 @@ def test_pareto_k_tells_light_tails_from_heavy_ones():
     rng = np.random.default_rng(0)
     assert pareto_k(0.3 * rng.normal(size=2000)) < 0.5
     assert pareto_k(rng.standard_exponential(size=2000) * 2.0) > 0.7
+    assert pareto_k(rng.standard_exponential(size=2000) * -2.0) < 0.5  # it is the upper tail that matters
+    assert pareto_k(rng.normal(size=5)) == math.inf == pareto_k(np.zeros(200))  # there is no tail
 
 
 def test_without_arviz_the_error_names_the_extra(monkeypatch, fitted):
@@ -521,7 +527,10 @@ data = adapter.to_inference_data(
 assert az.__version__.startswith("1.")
 assert len(az.summary(data)) == 1
 assert np.isfinite(az.loo(data).elpd)
-assert adapter.pareto_k(rng.normal(size=200)) < 1
+assert adapter.pareto_k(0.3 * rng.normal(size=2000)) < 0.5
+assert adapter.pareto_k(2.0 * rng.standard_exponential(size=2000)) > 0.7
+assert adapter.pareto_k(-2.0 * rng.standard_exponential(size=2000)) < 0.5
+assert adapter.pareto_k(rng.normal(size=5)) == np.inf == adapter.pareto_k(np.zeros(200))
 az.plot_trace(data, var_names=["a"])
 adapter.draw_predictive_check(data)
 """

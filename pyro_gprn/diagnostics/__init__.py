@@ -2,7 +2,7 @@
 
 from pyro_gprn.diagnostics import collapsed_draws, coregionalised_draws, factorised_draws  # register their draws
 from pyro_gprn.diagnostics.arviz import align, to_arviz
-from pyro_gprn.diagnostics.arviz_versions import import_arviz, to_inference_data
+from pyro_gprn.diagnostics.arviz_versions import elpd_of, import_arviz, to_inference_data
 from pyro_gprn.diagnostics.plots import plot_calibration, plot_khat, plot_latents, plot_predictive_check
 from pyro_gprn.diagnostics.report import Report, diagnose
 
@@ -12,6 +12,7 @@ __all__ = [
     "collapsed_draws",
     "coregionalised_draws",
     "diagnose",
+    "elpd_of",
     "factorised_draws",
     "import_arviz",
     "plot_calibration",

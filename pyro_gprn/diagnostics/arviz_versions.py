@@ -5,6 +5,7 @@ This is the only module that knows which version of ArviZ is installed. It needs
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -68,27 +69,45 @@ def to_inference_data(
 
 
 def pareto_k(log_ratios: np.ndarray) -> float:
-    """The Pareto shape k of the tail of importance ratios, given their logarithms ``(s,)``: below 0.7 trust them.
+    """The Pareto shape k of the upper tail of importance ratios, given their logarithms ``(s,)``: below 0.7 trust them.
 
-    >>> pareto_k(np.random.default_rng(0).normal(size=500)) < 0.7
+    It is infinite if the ratios are too few, or too much alike, to have a tail.
+
+    >>> draws = np.random.default_rng(0).exponential(size=500)
+    >>> pareto_k(-3.0 * draws) < 0.7 < pareto_k(3.0 * draws)
     True
     """
     arviz = import_arviz()
     if _is_first_or_later(arviz):
         from arviz_stats.base import array_stats
 
-        return float(array_stats.psislw(log_ratios)[1])
+        try:
+            # 1.x takes log-likelihoods, which are the logarithms of the ratios with the other sign.
+            return float(array_stats.psislw(-log_ratios)[1])
+        except ValueError:  # of a tail that is too short
+            return math.inf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ArviZ warns of a large k, which is returned anyway
         return float(arviz.psislw(log_ratios.copy())[1])
 
 
+def elpd_of(loo: Any) -> float:
+    """The expected log predictive density in what ``az.loo`` returns, whose name depends on the version of ArviZ.
+
+    >>> from types import SimpleNamespace
+    >>> elpd_of(SimpleNamespace(elpd=-1.5)), elpd_of(SimpleNamespace(elpd_loo=-1.5))
+    (-1.5, -1.5)
+    """
+    return float(loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd)
+
+
 def draw_predictive_check(data: Any) -> Any:
     """ArviZ's plot of a posterior predictive check, whose name depends on the version of ArviZ."""
     arviz = import_arviz()
-    if _is_first_or_later(arviz):
-        return arviz.plot_ppc_dist(data)
     sizes = data["posterior_predictive"].sizes
+    n_shown = min(50, sizes["chain"] * sizes["draw"])
+    if _is_first_or_later(arviz):
+        return arviz.plot_ppc_dist(data, num_samples=n_shown)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib, for ArviZ 0.x to heed
-        return arviz.plot_ppc(data, num_pp_samples=min(50, sizes["chain"] * sizes["draw"]))
+        return arviz.plot_ppc(data, num_pp_samples=n_shown)

@@ -74,6 +74,8 @@ def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
     >>> plot_khat(Report(loo=SimpleNamespace(pareto_k=[0.1, 0.9]))).get_xlabel()
     'run'
     """
+    if report.loo is None:
+        raise ValueError("the report has no leave-one-out by importance sampling: the fit has too few draws for it")
     axes = new_axes(1)[0] if axes is None else axes
     k = np.asarray(report.loo.pareto_k)
     axes.scatter(np.arange(len(k)), k, s=12, color=np.where(k > K_LIMIT, "C3", "C0"))

@@ -16,7 +16,7 @@ from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.model import CollapsedGPRN
 from pyro_gprn.coregionalised import CoregionalisedGPRN
 from pyro_gprn.diagnostics.arviz import align
-from pyro_gprn.diagnostics.arviz_versions import import_arviz, pareto_k, to_inference_data
+from pyro_gprn.diagnostics.arviz_versions import elpd_of, import_arviz, pareto_k, to_inference_data
 from pyro_gprn.diagnostics.coregionalised_draws import CoregionalisedDraws
 from pyro_gprn.diagnostics.coverage import Coverage, find_coverages
 from pyro_gprn.diagnostics.held_out import (
@@ -47,6 +47,8 @@ N_NUMBERS, N_OUTPUTS = 100_000, 100
 N_DRAWS = 200
 #: Importance ratios whose k-hat is above this cannot be trusted; nor a sum over rows, if it is in this share of them.
 K_LIMIT, POOR_ROWS = 0.7, 0.05
+#: ArviZ tells a tail from this many draws on.
+FEWEST_DRAWS = 25
 #: A fold of a network that has its weights is trained for at least so many steps.
 LEAST_STEPS = 100
 _UNAVAILABLE = "not available for this posterior, because "
@@ -72,7 +74,8 @@ class Report:
     further_gain: float = np.nan  #: what the bound gained by further training
     restart_bounds: list[float] = field(default_factory=list)  #: the bound of each restart
     pareto_k: float = np.nan  #: k-hat of the variational posterior
-    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row; see :attr:`untrusted`
+    loo: Any = None  #: what ``az.loo`` returns, with one observation for each row; None for a few draws
+    elpd: float = np.nan  #: the expected log predictive density of all rows, by ``az.loo``; see :attr:`untrusted`
     is_refitted: bool = False  #: True if held-out rows are those of refitted folds; otherwise they are optimistic
     #: probability integral transforms of b outputs in held-out rows, (N, b), NaN where missing
     pit: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -250,14 +253,18 @@ def _some_outputs(model: Network) -> Tensor:
 
 def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: RowPredictions) -> None:
     by_row = torch.stack([each.by_row for each in described]).cpu().numpy()
+    report.log_density = held_out.log_density.nanmean().item()
+    if by_row[..., 0].size < FEWEST_DRAWS:
+        finding = f"elpd is not told: it needs {FEWEST_DRAWS} draws, and there are {by_row[..., 0].size}"
+        report.say("leave-one-out", f"{finding}\n{_density_of(report)}")
+        return
     dims = ("chain", "draw", "run")
     noise = np.random.default_rng(0).normal(size=by_row.shape[:2])  # az.loo needs a posterior for its number of draws
     data = to_inference_data({"posterior": {"size": (dims[:2], noise)}, "log_likelihood": {"y": (dims, by_row)}}, {})
     report.loo = import_arviz().loo(data, pointwise=True)
-    report.log_density = held_out.log_density.nanmean().item()
     k = np.asarray(report.loo.pareto_k)
     poor = int((k > K_LIMIT).sum())
-    elpd = float(getattr(report.loo, "elpd_loo", getattr(report.loo, "elpd", np.nan)))
+    report.elpd = elpd_of(report.loo)
     if poor > POOR_ROWS * len(k):
         finding = f"elpd cannot be trusted: k-hat is above {K_LIMIT} in {poor} of {len(k)} rows"
         report.untrusted.append(
@@ -267,7 +274,9 @@ def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: Row
     elif report.pareto_k > K_LIMIT:
         finding = "elpd cannot be trusted: it weights draws of q"
     else:
-        finding = f"elpd {elpd:.6g} over {len(k)} rows" + (f"; k-hat is above {K_LIMIT} in {poor}" if poor else "")
+        finding = f"elpd {report.elpd:.6g} over {len(k)} rows" + (
+            f"; k-hat is above {K_LIMIT} in {poor}" if poor else ""
+        )
     report.say("leave-one-out", f"{finding}\n{_density_of(report)}")
 
 
