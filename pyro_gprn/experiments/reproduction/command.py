@@ -63,7 +63,7 @@ def reproduce(name: str, request: Request) -> None:
     <BLANKLINE>
     | data | method | repeats | MAE | beside kronecker | in the paper | NLPD | CRPS | coverage | CPU seconds |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-    | jura | kronecker | 1 | ... ± nan |  | SGPRN 0.5127 ± 0.002 | ...
+    | jura | kronecker | 1 | ... |  | SGPRN 0.5127 ± 0.002 | ...
     """
     experiment = EXPERIMENTS[name]
     stem = f"{name}-quick" if request.is_quick else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,6 +107,16 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:
     """
     known = list(values)
     return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else float("nan")
+
+
+def with_deviation(values: Iterable[float]) -> str:
+    """The mean over repeats ± the standard deviation, in words; of a single repeat the value alone.
+
+    >>> with_deviation([1.0, 3.0]), with_deviation([0.5])
+    ('2 ± 1', '0.5')
+    """
+    mean, deviation = mean_and_deviation(values)
+    return f"{mean:.4g}" if math.isnan(deviation) else f"{mean:.4g} ± {deviation:.1g}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 from pyro_gprn.experiments.reproduction.experiment import (
     Block,
@@ -12,6 +13,7 @@ from pyro_gprn.experiments.reproduction.experiment import (
     failures,
     markdown,
     mean_and_deviation,
+    with_deviation,
 )
 from pyro_gprn.experiments.reproduction.measure import Accuracy
 from pyro_gprn.experiments.reproduction.methods import OURS
@@ -43,14 +45,14 @@ def report(results: Results) -> str:
     <BLANKLINE>
     | method | K | repeats | NRMSE | NLPD | CRPS | coverage | CPU seconds | MiB |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-    | PCA-GP | 2 | 1 | 0.2 ± nan | -1 | 0.1 | 0.95 | 3 | 900 |
+    | PCA-GP | 2 | 1 | 0.2 | -1 | 0.1 | 0.95 | 3 | 900 |
     """
     rows: dict[tuple[str, int], list[list[str]]] = {}
     for (data, n_train, method, n_latents), repeats in by_setting(results).items():
-        values = [mean_and_deviation(repeat["scores"][name] for repeat in repeats) for name in SCORES]
-        values.append(mean_and_deviation(repeat["cpu_seconds"] for repeat in repeats))
+        first, *others = ([repeat["scores"][name] for repeat in repeats] for name in SCORES)
+        others.append([repeat["cpu_seconds"] for repeat in repeats])
         peak = max(repeat["peak_mib"] or float("nan") for repeat in repeats)
-        shown = [f"{values[0][0]:.4g} ± {values[0][1]:.1g}", *(f"{mean:.3g}" for mean, _ in values[1:]), f"{peak:.0f}"]
+        shown = [with_deviation(first), *(f"{fmean(values):.3g}" for values in others), f"{peak:.0f}"]
         latents = "" if n_latents is None else str(n_latents)
         rows.setdefault((data, n_train), []).append([method, latents, str(len(repeats)), *shown])
     header = ["method", "K", "repeats", "NRMSE", "NLPD", "CRPS", "coverage", "CPU seconds", "MiB"]

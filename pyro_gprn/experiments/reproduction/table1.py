@@ -15,6 +15,7 @@ from pyro_gprn.experiments.reproduction.experiment import (
     failures,
     markdown,
     mean_and_deviation,
+    with_deviation,
 )
 from pyro_gprn.experiments.reproduction.measure import Accuracy
 from pyro_gprn.experiments.reproduction.methods import METHODS, OURS
@@ -45,14 +46,13 @@ def report(results: Results) -> str:
     settings = {(data, method): repeats for (data, _, method, _), repeats in by_setting(results).items()}
     for (data, method), repeats in settings.items():
         name = "mae" if SOURCES[data].in_standard_units else "mae_in_units"
-        mean, deviation = mean_and_deviation(repeat["scores"][name] for repeat in repeats)
+        error = with_deviation(repeat["scores"][name] for repeat in repeats)
         reference = settings.get((data, REFERENCE), []) if method != REFERENCE else []
         others = [_mean_score(repeats, score) for score in ("nlpd", "crps", "coverage")]
         seconds, _ = mean_and_deviation(repeat["cpu_seconds"] for repeat in repeats)
         in_paper = METHODS[method].in_paper
         printed = f"{in_paper} {IN_PAPER[data][in_paper]}" if in_paper else ""
         shown = [f"{value:.{digits}f}" for value, digits in zip((*others, seconds), (3, 4, 3, 1), strict=True)]
-        error = f"{mean:.4g} ± {deviation:.1g}"
         rows.append([data, method, str(len(repeats)), error, _beside(repeats, reference, name), printed, *shown])
     header = ["data", "method", "repeats", "MAE", f"beside {REFERENCE}", "in the paper"]
     table = markdown([*header, "NLPD", "CRPS", "coverage", "CPU seconds"], rows)
@@ -81,7 +81,7 @@ def _output_by_output(results: Results) -> str:
         for (found, _, method, _), repeats in by_setting(results).items():
             if found == data and names:
                 by_output = zip(*(repeat["scores"]["mae_of_outputs"][: len(names)] for repeat in repeats), strict=True)
-                rows.append([method, *("{:.4g} ± {:.1g}".format(*mean_and_deviation(values)) for values in by_output)])
+                rows.append([method, *map(with_deviation, by_output)])
         if rows:
             tables.append(
                 f"MAE of single outputs of {data}, in their own units\n\n{markdown(['method', *names], rows)}"
