@@ -30,7 +30,7 @@ from pyro_gprn.outputs.compressed import CompressedStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction.scales import OutputScales, variance_factors
 
 T = TypeVar("T")
 
@@ -255,10 +255,8 @@ class LowRankPredictive(PosteriorPredictive):
         positions = chosen.positions(block)
         between = (self._mixture.means @ self._known.loadings_at(positions).mT).var(0, correction=0)
         within = self._within[self._known.patterns_at(positions)].mT
-        if self._scales is None:
-            return between + within
-        scales = self._scales.at(positions)
-        return between * scales.factors**2 + within * scales.variance()
+        factors, of_scales = variance_factors(self._scales, positions)
+        return between * factors**2 + within * of_scales
 
     @cached_property
     def _within(self) -> Tensor:
@@ -267,7 +265,7 @@ class LowRankPredictive(PosteriorPredictive):
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = self._conditioned.noise.mean()
-        return noise if self._scales is None else noise * self._scales.at(chosen.positions(slice(None))).variance()
+        return noise * variance_factors(self._scales, chosen.positions(slice(None)))[1]
 
     def _components(self, n_draws: int | None, joint: bool) -> Components:
         conditioned, mixture = self._conditioned, self._mixture

@@ -35,7 +35,7 @@ from pyro_gprn.collapsed.spread import most_directions, n_pairs, products_of_pai
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction.scales import OutputScales, variance_factors
 from pyro_gprn.pyro_state import white_noise
 
 #: What may be wanted of predictions for blocks of outputs.
@@ -162,20 +162,10 @@ class CollapsedPredictive(PosteriorPredictive):
     def _variance_along(self, along: Tensor, positions: slice | Tensor, forms: Tensor) -> Tensor:
         """The variance of the outputs at some positions, ``(N*, b)``, from where they lie along r directions."""
         features = forms.new_empty(forms.shape[-1], along.shape[1])
-        factors, within = self._scaling(positions)
+        factors, within = variance_factors(self._scales, positions)
         products_of_pairs((along * factors).to(forms), out=features[:-1])
         features[-1] = within
         return combine_values(forms, features, self._known, positions).clamp_(min=0.0)
-
-    def _scaling(self, positions: slice | Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """What scales the variance of some outputs, ``(b,)`` each; 1 if all have one scale.
-
-        Between draws it is the square of the first, by which the output was widened; within draws it is ``E[s_d²]``.
-        """
-        if self._scales is None:
-            return 1.0, 1.0
-        scales = self._scales.at(positions)
-        return scales.factors, scales.variance()
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         n_new = len(self.X_new)
@@ -188,7 +178,7 @@ class CollapsedPredictive(PosteriorPredictive):
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
-        return noise * self._scaling(chosen.positions(slice(None)))[1]
+        return noise * variance_factors(self._scales, chosen.positions(slice(None)))[1]
 
     @torch.no_grad()
     def _mix(self, conditioned: ConditionedDraws, at_new: list[NewRows], kernels: list[Tensor]) -> OutputMixture:
@@ -336,6 +326,8 @@ class ChosenComponents(Components):
         self._mixture, self._known, self._scales, self._generator = mixture, conditioned.known, scales, generator
         self._noise = conditioned.noise[self._draws]
         self.n_components = len(draws)
+        times = draws.bincount(minlength=conditioned.n_draws)
+        self._are_all_draws = bool((times == times[0]).all())  # each as often: then their mean is that of all draws
         self._variance = mixture.variance()[self._draws]  # (n, g, N*)
 
     @cached_property
@@ -347,7 +339,8 @@ class ChosenComponents(Components):
         means = self._means(positions)
         if self._scales is None or self._scales.widening.is_nothing:
             return means
-        return self._scales.at(positions).spread_out(means, self._centre(positions))
+        centre = means.mean(0) if self._are_all_draws else self._centre(positions)
+        return self._scales.at(positions).spread_out(means, centre)
 
     def _means(self, positions: slice | Tensor) -> Tensor:
         """The means of the components as the network has them, ``(n, N*, b)``."""

@@ -27,7 +27,7 @@ from pyro_gprn.collapsed.scattered import HolesGivenF
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.holes import holes_of
 from pyro_gprn.outputs.selection import OutputSelection
-from pyro_gprn.prediction.scales import OutputScales
+from pyro_gprn.prediction.scales import OutputScales, variance_factors
 from pyro_gprn.pyro_state import white_noise
 
 #: About how many numbers an array over draws, outputs, holes and new rows may hold.
@@ -107,7 +107,7 @@ class ScatteredPredictive(CollapsedPredictive):
 
     def _variance_of(self, means: Tensor, of_holes: Tensor, positions: slice | Tensor) -> Tensor:
         """The variance of some outputs, ``(N*, b)``, by the mean of each draw and what holes add, ``(s, N*, b)``."""
-        factors, of_scales = self._scaling(positions)
+        factors, of_scales = variance_factors(self._scales, positions)
         within = self._mixture.variance().mean(0).mT + of_holes.mean(0)
         return means.var(0, correction=0) * factors**2 + within * of_scales
 

@@ -36,7 +36,7 @@ from pyro_gprn.prediction import (
 )
 from pyro_gprn.prediction.base import Components
 from pyro_gprn.prediction.conditional import NoiseOfRows
-from pyro_gprn.prediction.scales import OutputScales, Scales
+from pyro_gprn.prediction.scales import OutputScales, Scales, variance_factors
 from pyro_gprn.pyro_state import white_noise
 from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
@@ -184,7 +184,7 @@ class CoregionalisedPredictive(PosteriorPredictive):
         return self._gaussian.variance(chosen, block)[0] * self._squares(chosen, block)
 
     def _squares(self, chosen: OutputSelection, block: slice) -> Tensor | float:
-        return 1.0 if self._scales is None else self._scales.at(chosen.positions(block)).variance()
+        return variance_factors(self._scales, chosen.positions(block))[1]
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         return self._gaussian.noise(chosen).flatten() * self._squares(chosen, slice(None))

@@ -75,7 +75,9 @@ def plot_khat(report: Report, axes: Axes | None = None) -> Axes:
     'run'
     """
     if report.loo is None:
-        raise ValueError("the report has no leave-one-out by importance sampling: the fit has too few draws for it")
+        raise ValueError(
+            "the report has no leave-one-out by importance sampling: too few draws, or a fit that has its weights"
+        )
     axes = new_axes(1)[0] if axes is None else axes
     k = np.asarray(report.loo.pareto_k)
     axes.scatter(np.arange(len(k)), k, s=12, color=np.where(k > K_LIMIT, "C3", "C0"))

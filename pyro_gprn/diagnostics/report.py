@@ -274,9 +274,8 @@ def _look_at_rows(report: Report, described: list[DescribedDraws], held_out: Row
     elif report.pareto_k > K_LIMIT:
         finding = "elpd cannot be trusted: it weights draws of q"
     else:
-        finding = f"elpd {report.elpd:.6g} over {len(k)} rows" + (
-            f"; k-hat is above {K_LIMIT} in {poor}" if poor else ""
-        )
+        but = f"; k-hat is above {K_LIMIT} in {poor}" if poor else ""
+        finding = f"elpd {report.elpd:.6g} over {len(k)} rows{but}"
     report.say("leave-one-out", f"{finding}\n{_density_of(report)}")
 
 

@@ -118,6 +118,20 @@ class Scales(Protocol):
         ...
 
 
+def variance_factors(scales: Scales | None, positions: slice | Tensor) -> tuple[Tensor | float, Tensor | float]:
+    """What scales the variance of some outputs, ``(b,)`` each; 1 if there are no scales.
+
+    Between draws it is the square of the first, by which the output was widened; within draws it is ``E[s_d²]``.
+
+    >>> variance_factors(OutputScales.known(2, like=torch.ones(())).widened(Widening.same(3.0), None), slice(1))
+    (3.0, tensor([9.]))
+    """
+    if scales is None:
+        return 1.0, 1.0
+    found = scales.at(positions)
+    return found.factors, found.variance()
+
+
 def student_cdf(t: Tensor, degrees: Tensor) -> Tensor:
     """The cumulative distribution of Student's t, in the shape of ``t``.
 
