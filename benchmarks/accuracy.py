@@ -4,6 +4,7 @@
     python benchmarks/accuracy.py --only heat plume --splits 2 --methods "GPRNRegressor()" "sklearn GP"
     python benchmarks/accuracy.py --held-aside           the problems on which nothing was developed
     python benchmarks/accuracy.py --blind                the problems written without a look at how GPRNs do
+    python benchmarks/accuracy.py --unseen               the problems written after the method was finished
     python benchmarks/accuracy.py --summary              print the summary of the results so far
     python benchmarks/accuracy.py --list                 print the problems and methods
 
@@ -20,12 +21,12 @@ from pathlib import Path
 
 from comparison.methods import METHODS
 from comparison.problem import Problem
-from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
+from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE, UNSEEN
 from comparison.summary import write_summary
 from comparison.table import read, run, without_data
 
 #: The problems of each group, by the name of its file of results.
-GROUPS = {"accuracy": DEVELOPMENT, "held-aside": HELD_ASIDE, "blind": BLIND}
+GROUPS = {"accuracy": DEVELOPMENT, "held-aside": HELD_ASIDE, "blind": BLIND, "unseen": UNSEEN}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +37,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="the file of results (the group's name and .jsonl)")
     parser.add_argument("--summary", action="store_true", help="run nothing, print the summary")
     group = parser.add_mutually_exclusive_group()
-    for name, what in (("held-aside", "on which nothing was developed"), ("blind", "written without a look at GPRNs")):
+    for name, what in (
+        ("held-aside", "on which nothing was developed"),
+        ("blind", "written without a look at GPRNs"),
+        ("unseen", "written after the method was finished"),
+    ):
         group.add_argument(f"--{name}", dest="group", action="store_const", const=name, help=f"the problems {what}")
     parser.set_defaults(group="accuracy")
     parser.add_argument("--again", action="store_true", help="run the chosen cells even if the file has them")

@@ -23,10 +23,11 @@ def _find_benchmarks(monkeypatch):
 
 
 def _simulated():
-    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
+    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE, UNSEEN
 
     published = ("jura", "pm25", "equity", "gene expression")
-    return [problem for problem in (*DEVELOPMENT, *HELD_ASIDE, *BLIND) if not problem.name.startswith(published)]
+    every = (*DEVELOPMENT, *HELD_ASIDE, *BLIND, *UNSEEN)
+    return [problem for problem in every if not problem.name.startswith(published)]
 
 
 def _tiny(name="tiny"):
@@ -37,12 +38,13 @@ def _tiny(name="tiny"):
 
 
 def test_problems_are_at_least_sixteen_with_names_of_their_own_and_about_half_are_held_aside():
-    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE
+    from comparison.problems import BLIND, DEVELOPMENT, HELD_ASIDE, UNSEEN
 
-    names = [problem.name for problem in (*DEVELOPMENT, *HELD_ASIDE, *BLIND)]
+    names = [problem.name for problem in (*DEVELOPMENT, *HELD_ASIDE, *BLIND, *UNSEEN)]
     assert len(set(names)) == len(names) >= 16
     assert abs(len(DEVELOPMENT) - len(HELD_ASIDE)) <= 2
     assert len(BLIND) == 10
+    assert len(UNSEEN) == 8
 
 
 def test_simulated_problems_are_seeded_and_differ_between_splits():
@@ -259,7 +261,8 @@ def test_the_command_takes_one_group_and_names_the_file_of_results_after_it(tmp_
     import accuracy
 
     monkeypatch.chdir(tmp_path)
-    for flags, problem, name in (([], "circuit", "accuracy"), (["--blind"], "wing", "blind")):
+    chosen = (([], "circuit", "accuracy"), (["--blind"], "wing", "blind"), (["--unseen"], "nose", "unseen"))
+    for flags, problem, name in chosen:
         accuracy.main([*flags, "--only", problem, "--methods", "mean", "--splits", "1"])
         assert f'"{problem}"' in (tmp_path / f"{name}.jsonl").read_text()
     with pytest.raises(SystemExit):

@@ -1,9 +1,9 @@
-"""All problems: those to develop on, those held aside to judge what was developed, and those that are blind.
+"""All problems: those to develop on, those held aside to judge what was developed, and those that are blind or unseen.
 
-To judge honestly, do not look at results of the last two groups, nor at their equations, while you change the package.
-The problems held aside have been looked at many times, and some choices were made with their results in mind. The blind
-ones were written by someone who saw only what baselines do on them: let them stay so. All groups have the same kinds of
-problems.
+To judge honestly, do not look at results of the last three groups, nor at their equations, while you change the
+package. The problems held aside have been looked at many times, and some choices were made with their results in mind.
+The blind ones were written by someone who saw only what baselines do on them; they have been looked at since. The
+unseen ones were written in the same way after the method was finished: let them stay so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from comparison.problem import Problem, Simulator, Task, fill_holes, hide_blocks, new_runs
 from comparison.published import dust_holes, jura, new_rows
-from comparison.simulators import blind, development, held_aside
+from comparison.simulators import blind, development, held_aside, unseen
 from pyro_gprn.datasets import simulate_plume
 
 
@@ -74,4 +74,15 @@ BLIND = (
     new_runs("drawdown, 30 runs", blind.drawdown, 30, 50),
     holes_in_series("rooms with holes", blind.rooms, 144, 5, 30),
     new_runs("pipe", blind.pipe, 80, 100),
+)
+
+UNSEEN = (
+    new_runs("valve", unseen.valve, 40, 50),
+    new_runs("absorption", unseen.absorption, 60, 60),
+    new_runs("seepage, 30 runs", unseen.seepage, 30, 50),
+    new_runs("tower", unseen.tower, 120, 50),
+    new_runs("nose", unseen.nose, 150, 200, own_units=True),
+    new_runs("dosing, 15 inputs", unseen.dosing, 100, 100),
+    new_runs("echoes", unseen.echoes, 100, 40),
+    new_runs("truss", unseen.truss, 200, 200, own_units=True),
 )
