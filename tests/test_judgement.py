@@ -12,6 +12,7 @@ from pyro_gprn import CollapsedGPRN, GPRNRegressor, fit_collapsed
 from pyro_gprn.collapsed.kernel_choice import KernelChoice, choose_kernel
 from pyro_gprn.estimator import selection
 from pyro_gprn.metrics import gaussian_crps
+from pyro_gprn.network.kernels import describe_kernel
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.training.folds import Fold, make_folds
 from pyro_gprn.training.selection import HeldOut, Judgement, judge, smallest_of_the_best
@@ -274,6 +275,22 @@ def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, 
     loaded = GPRNRegressor.load(tmp_path / "fit.gprn")
     np.testing.assert_array_equal(loaded.predict(x), r.predict(x))
     assert loaded.selection_ == r.selection_
+
+
+@pytest.mark.parametrize(("given", "is_tried"), [({}, True), ({"kernel_f": "matern52"}, False)], ids=str)
+def test_another_kernel_of_the_functions_is_tried_unless_one_is_given(given, is_tried, monkeypatch):
+    name = f"functions, {selection.OTHER_FUNCTIONS} functions"
+    best = {name: 0.05, "functions": 0.1}
+
+    def score(self, candidate, fold):
+        return HeldOut(torch.full((24, 2), best.get(candidate, 1.0)), torch.ones(24, 2, 30))
+
+    monkeypatch.setattr(selection.Selection, "_score", score)
+    r = GPRNRegressor(2, kernel_w="rbf", **given, **QUICK).fit(*smooth())
+    assert [each["name"] for each in r.selection_ if each["is_chosen"]] == [name if is_tried else "functions"]
+    expected = selection.OTHER_FUNCTIONS if is_tried else "matern52"
+    assert expected in describe_kernel(r.model_.kernel_f)["sum"][0]
+    assert "rbf" in describe_kernel(r.model_.kernel_w)["sum"][0]
 
 
 def test_widening_changes_intervals_and_not_means(monkeypatch):

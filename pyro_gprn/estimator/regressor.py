@@ -70,8 +70,9 @@ class GPRNRegressor(Estimator):
     :param output_shape: ``(d_1, …, d_M)`` of a field whose outputs come flat, ``(N, D)``; by default the shape of Y.
     :param kernel_f: kernel of the latent functions: words such as ``"matern52"`` or ``"rbf + periodic[0]"`` (one
         length-scale for each input column), or a Pyro kernel. ``"auto"`` takes the one out of ``"rbf"``,
-        ``"matern52"``, ``"matern32"``, ``"product_matern52"`` and ``"product_matern32"`` that has the highest evidence
-        for independent GPs. By default it follows ``kernel_w`` where that is chosen so, and is ``"rbf"`` otherwise.
+        ``"matern52"``, ``"matern32"``, ``"rational_quadratic"``, ``"product_matern52"`` and ``"product_matern32"`` that
+        has the highest evidence for independent GPs. By default it is ``"rbf"``, also where the weights have another
+        one: what is rough is better left to them. (Where the weights are constant the functions have theirs.)
     :param kernel_w: kernel of the weights, likewise. By default ``"auto"`` for ``"collapsed"``, otherwise ``"rbf"``.
     :param own_kernels: True gives every output a kernel of the weights and a noise of its own (collapsed only), for few
         outputs that differ in smoothness or noise; a fit takes about D times as long. False lets all share one.
@@ -85,7 +86,8 @@ class GPRNRegressor(Estimator):
         ``"rough functions"`` and ``"constant functions"``; None is all of them, or the first alone from N = 1,000 on
         (where ``"auto"`` takes the first kernel, too).
     :param selection: True lets held-out entries choose what is left open (collapsed only): between the starts,
-        independent GPs and a linear model of coregionalisation, and between the two kernels with the highest evidence.
+        independent GPs and a linear model of coregionalisation, between the two kernels with the highest evidence, and
+        between two for the functions, ``"rbf"`` and ``"rational_quadratic"``.
         Where up to 20 outputs have holes, ``"coregionalised"`` is a candidate, too.
         Each candidate is fitted to five folds (three above N = 100), those far behind to fewer; rows are held out
         and, where Y has holes, entries that look like these. False takes no folds: starts are raced for some steps, and
@@ -315,7 +317,11 @@ class GPRNRegressor(Estimator):
         if inference.has_constant_weights and kernel_f is None:
             kernel_f = chosen.name if kernel_w is None or _is_auto(kernel_w) else kernel_w
         if _is_auto(kernel_w) or (kernel_w is None and inference.is_collapsed):
-            kernel_f, kernel_w = "auto" if kernel_f is None else kernel_f, chosen.name
+            kernel_w = chosen.name
+            if kernel_f is None and recipe.has_constant_weights:  # the functions carry all that varies
+                kernel_f = chosen.name
+        if kernel_f is None:
+            kernel_f = recipe.functions
         if _is_auto(kernel_f):
             kernel_f = chosen.name
         kernel_f = "constant" if recipe.has_constant_functions else kernel_f
@@ -407,6 +413,7 @@ class GPRNRegressor(Estimator):
             with_limits=limits,
             with_coregionalised=not data.is_part,  # they are for all rows together
             any_kernel=any_kernel,
+            any_functions=self.kernel_f is None,
             any_latents=any_latents,
         )
 

@@ -38,6 +38,8 @@ from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 250, 100, 120
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
+#: The kernel of the functions that is tried besides the usual one: several length-scales in place of one.
+OTHER_FUNCTIONS = "rational_quadratic"
 #: The names of the candidates whose functions are constant, and whose weights are.
 INDEPENDENT_GPS, LINEAR_MODEL = "independent GPs", "linear model of coregionalisation"
 #: The name of the candidate whose weights are constant and whose functions are integrated out. It is tried where Y has
@@ -49,12 +51,13 @@ COREGIONALISED, MOST_OUTPUTS, MOST_NUMBERS = "coregionalised GPs", 20, 2500
 class Recipe:
     """What a network is made of.
 
-    :param kernel: of the functions and the weights, where that is chosen.
+    :param kernel: of the weights, where that is chosen; of the functions where these carry all that varies.
     :param n_latents: K.
     :param starts: from where training starts; several are raced. None are the usual ones.
     :param has_constant_functions: True for independent GPs.
     :param has_constant_weights: True for the linear model of coregionalisation, its loadings integrated out.
     :param is_coregionalised: True for the linear model of coregionalisation, its functions integrated out.
+    :param functions: the kernel of the functions, where that is left open; None is the usual one.
     """
 
     kernel: KernelChoice
@@ -63,6 +66,12 @@ class Recipe:
     has_constant_functions: bool = False
     has_constant_weights: bool = False
     is_coregionalised: bool = False
+    functions: str | None = None
+
+    @property
+    def is_network(self) -> bool:
+        """True if both its functions and its weights vary."""
+        return not (self.has_constant_functions or self.has_constant_weights or self.is_coregionalised)
 
     @property
     def is_fitted(self) -> bool:
@@ -130,18 +139,20 @@ class Selection:
         with_limits: bool,
         with_coregionalised: bool,
         any_kernel: bool,
+        any_functions: bool,
         any_latents: bool,
     ) -> Selected:
         """The recipe that predicts best what is held out.
 
         First the starts are compared, and the two limits of a network; then, for the best of these, the kernel with
-        the second highest evidence, and other numbers of functions.
+        the second highest evidence, another kernel of the functions, and other numbers of functions.
 
         :param recipe: what is given.
         :param starts: between which to choose.
         :param with_limits: whether networks whose functions, or whose weights, are constant are candidates.
         :param with_coregionalised: whether, with these, coregionalised GPs are one, if the data allow it.
         :param any_kernel: whether the kernel may change.
+        :param any_functions: whether the kernel of the functions may change.
         :param any_latents: whether the number of functions may change.
         """
         if len(self._X) < FEWEST_ROWS:
@@ -157,10 +168,9 @@ class Selection:
         judgement = self._judge(first, Judgement())
         best = judgement.best or next(iter(first), "as given")
         self._recipes.setdefault(best, recipe)
-        if any_kernel and len(recipe.kernel.evidence) > 1:
-            name = next(name for name in recipe.kernel.evidence if name != recipe.kernel.name)
-            another = replace(self._recipes[best], kernel=recipe.kernel._replace(name=name))
-            best = self._judge({f"{best}, {name}": another}, judgement).best or best
+        others = self._with_other_kernels(best, any_kernel=any_kernel, any_functions=any_functions)
+        if others:
+            best = self._judge(others, judgement).best or best
         latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].has_constant_functions:
             best, latent_scores = self._choose_latents(best, judgement)
@@ -169,6 +179,17 @@ class Selection:
         is_judged = best in judgement.deviations
         widening = judgement.widening(best, spread_of(self._truth).cpu()) if is_judged else AS_THEY_ARE
         return Selected(self._recipes[best], report, widening, latent_scores, identity)
+
+    def _with_other_kernels(self, best: str, *, any_kernel: bool, any_functions: bool) -> dict[str, Recipe]:
+        """The recipe of that name with the kernel of the second highest evidence, and with another of the functions."""
+        given = self._recipes[best]
+        others = {}
+        if any_kernel and len(given.kernel.evidence) > 1:
+            name = next(name for name in given.kernel.evidence if name != given.kernel.name)
+            others[f"{best}, {name}"] = replace(given, kernel=given.kernel._replace(name=name))
+        if any_functions and given.is_network:
+            others[f"{best}, {OTHER_FUNCTIONS} functions"] = replace(given, functions=OTHER_FUNCTIONS)
+        return others
 
     def _may_coregionalise(self) -> bool:
         """True if a few outputs have holes, which the other outputs may tell."""

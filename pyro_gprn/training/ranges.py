@@ -27,7 +27,8 @@ class Ranges:
     """Ranges of length-scales, variances and noises, and where these start, from the data.
 
     Length-scales stay between a tenth of the shortest and 10,000 times the longest distance between inputs (and above a
-    thousandth of the longest), the noise above 1e-6 of the outputs' root mean square. Without ranges an optimiser may
+    thousandth of the longest), the noise above 1e-6 of the outputs' root mean square, and the power of a rational
+    quadratic kernel where it is neither the same everywhere nor an RBF kernel. Without ranges an optimiser may
     go where a covariance has no Cholesky factor. Hyperparameters with other names have no range. Where each output has
     hyperparameters of its own, they start by its own mean square.
 
@@ -52,6 +53,7 @@ class Ranges:
             "variance": (1e-4 * least, 1e8 * most),
             "noise_y": (1e-6 * math.sqrt(least), 3 * math.sqrt(most)),
             "noise_f": (1e-6, 3.0),  # of the scale of f: it may be the nugget that outputs share
+            "scale_mixture": (0.02, 1e3),  # of rational quadratic kernels, which are RBF kernels beyond
         }
         self._bounds = {
             name: (math.log(ranges[kind][0]), math.log(ranges[kind][1]))
