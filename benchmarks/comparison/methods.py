@@ -98,7 +98,7 @@ def gp_each(task: Task, split: int, restarts: int) -> Predictive:
 def pca_gp(task: Task, split: int, restarts: int) -> Predictive:
     """A GP for each principal component; what the components leave out is in the variance."""
     (X, X_test), Y = task.inputs, task.outputs
-    pca = PCA(min(*Y.shape, MOST_COMPONENTS)).fit(Y)
+    pca = PCA(min(*Y.shape, MOST_COMPONENTS), random_state=split).fit(Y)
     n_components = 1 + int(np.searchsorted(pca.explained_variance_ratio_.cumsum(), SHARE_OF_VARIANCE))
     axes = pca.components_[:n_components]  # (C, D)
     scores = (Y - pca.mean_) @ axes.T
