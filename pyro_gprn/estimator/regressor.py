@@ -413,7 +413,7 @@ class GPRNRegressor(Estimator):
             with_limits=limits,
             with_coregionalised=not data.is_part,  # they are for all rows together
             any_kernel=any_kernel,
-            any_functions=self.kernel_f is None,
+            any_functions=bool(starts) and self.kernel_f is None,
             any_latents=any_latents,
         )
 
