@@ -126,6 +126,15 @@ def test_a_later_candidate_is_judged_beside_those_before():
     assert fitted.count("worse") == 1
 
 
+def test_a_challenger_goes_all_the_way_only_if_it_is_the_best_after_two_folds():
+    fitted = []
+    score = scorer({"best": 1.0, "far": 1.2, "level": 1.0, "ahead": 0.99, "behind": 1.01}, fitted)
+    judgement = judge(["best", "far"], FOLDS, score, progress=False)
+    judge(["level", "ahead", "behind"], FOLDS, score, so_far=judgement, are_challengers=True, progress=False)
+    assert judgement.n_folds == {"best": 4, "far": 2, "level": 2, "ahead": 4, "behind": 2}
+    assert judgement.best == "ahead"
+
+
 def test_without_any_finished_fold_there_is_no_best():
     assert Judgement().best is None
     assert smallest_of_the_best(Judgement(), ["one", "two"]) == "one"

@@ -170,7 +170,7 @@ class Selection:
         self._recipes.setdefault(best, recipe)
         others = self._with_other_kernels(best, any_kernel=any_kernel, any_functions=any_functions)
         if others:
-            best = self._judge(others, judgement).best or best
+            best = self._judge(others, judgement, are_challengers=True).best or best
         latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].has_constant_functions:
             best, latent_scores = self._choose_latents(best, judgement)
@@ -208,10 +208,18 @@ class Selection:
         scores = {K: judgement.score(name) for K, name in sorted(names.items()) if name in judgement.by_row}
         return smallest_of_the_best(judgement, [name for _, name in sorted(names.items())]), scores
 
-    def _judge(self, recipes: dict[str, Recipe], so_far: Judgement) -> Judgement:
+    def _judge(self, recipes: dict[str, Recipe], so_far: Judgement, *, are_challengers: bool = False) -> Judgement:
         """Adds the scores of further candidates to a judgement."""
         self._recipes |= recipes
-        return judge(list(recipes), self._folds, self._score, so_far=so_far, progress=self._progress, file=self._file)
+        return judge(
+            list(recipes),
+            self._folds,
+            self._score,
+            so_far=so_far,
+            are_challengers=are_challengers,
+            progress=self._progress,
+            file=self._file,
+        )
 
     @cached_property
     def _folds(self) -> list[Fold]:

@@ -28,6 +28,8 @@ FEWEST_ROWS = 8
 N_FOLDS, N_FOLDS_OF_MANY = 5, 3
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
 PATIENCE = 0.3
+#: A challenger is dropped if it is not the best after so many folds.
+FOLDS_OF_A_CHALLENGE = 2
 
 
 class HeldOut(NamedTuple):
@@ -125,6 +127,7 @@ def judge(
     score: FoldScore,
     *,
     so_far: Judgement | None = None,
+    are_challengers: bool = False,
     what: str = "candidates",
     progress: bool = True,
     file: Checkpoint | None = None,
@@ -137,6 +140,8 @@ def judge(
     :param folds: what is held out.
     :param score: fits and scores one candidate on one fold.
     :param so_far: what the same folds said of candidates before, to which this is added.
+    :param are_challengers: True drops these candidates after two folds if they are not the best by then: they go all
+        the way only to take its place.
     :param what: what they are called beside the progress bar.
     :param progress: whether to show one.
     :param file: a checkpoint, to which the scores are written after each fold, and from which they are read again.
@@ -158,7 +163,9 @@ def judge(
         tqdm(total=len(names) * len(folds), desc=what, disable=not progress) as bar,
     ):
         for i, fold in enumerate(folds):
-            waiting = [name for name in _in_the_race(names, judgement, i) if judgement.n_folds.get(name, 0) == i]
+            patience = 0.0 if are_challengers and i >= FOLDS_OF_A_CHALLENGE else PATIENCE
+            running = _in_the_race(names, judgement, i, patience)
+            waiting = [name for name in running if judgement.n_folds.get(name, 0) == i]
             if not _judge_fold(judgement, waiting, fold, score, bar, interruption):
                 interruption.tell(f"the choice between {what} was interrupted; taking the best so far", instead=True)
                 break
@@ -189,7 +196,7 @@ def _judge_fold(
     return True
 
 
-def _in_the_race(names: Sequence[str], judgement: Judgement, n_done: int) -> list[str]:
+def _in_the_race(names: Sequence[str], judgement: Judgement, n_done: int, patience: float) -> list[str]:
     """The candidates that go into the next fold after ``n_done``: none is far behind another."""
     if n_done == 0:
         return list(names)
@@ -197,7 +204,7 @@ def _in_the_race(names: Sequence[str], judgement: Judgement, n_done: int) -> lis
 
     def is_near(name: str) -> bool:
         best = min(judgement.score(other, like=name) for other in others if judgement.n_folds[other] >= n_done)
-        return judgement.score(name) <= (1 + PATIENCE / n_done) * best
+        return judgement.score(name) <= (1 + patience / n_done) * best
 
     return [name for name in names if judgement.n_folds.get(name, 0) >= n_done and is_near(name)]
 
