@@ -66,12 +66,13 @@ print("mean", tuple(mean.shape), "and standard deviation", tuple(deviation.shape
 
 # %% [markdown]
 # What was left open, the kernel and from where training starts, was chosen by folds: each candidate was fitted to part
-# of the runs and scored on the rest (lower is better). Those far behind were dropped on the way. Independent GPs and a
-# linear model of coregionalisation, the two models that people would take otherwise, are candidates as well.
+# of the runs and scored on the rest (lower is better). Those far behind were dropped on the way; "ratio" compares each
+# with the chosen one on the rows that both were scored on. Independent GPs and a linear model of coregionalisation, the
+# two models that people would take otherwise, are candidates as well.
 
 # %%
 candidates = pd.DataFrame(regressor.selection_).set_index("name")
-candidates.round({"score": 5, "seconds": 1})
+candidates.round({"score": 5, "ratio": 3, "seconds": 1})
 
 # %%
 axes = plot_fit(regressor)

@@ -113,7 +113,21 @@ def test_candidates_far_behind_are_dropped_and_the_best_goes_through_all_folds()
     assert judgement.best == "good"
     assert judgement.n_folds == {"good": 4, "near": 4, "bad": 1}
     assert fitted.count("bad") == 1
-    assert [each["name"] for each in judgement.report()] == ["good", "near", "bad"]
+    report = judgement.report("good")
+    assert [(each["name"], each["is_chosen"]) for each in report] == [("good", True), ("near", False), ("bad", False)]
+    assert [each["ratio"] for each in report] == pytest.approx([1.0, 1.05, 2.0])
+
+
+def test_a_dropped_candidate_is_compared_on_the_rows_that_it_has():
+    def score(name, fold):  # the second fold is harder
+        rows = torch.full((3, 2), math.nan)
+        rows[fold.held_out, 0] = {"best": 1.0, "other": 1.5}[name] * (1.0 + 4.0 * (fold is FOLDS[1]))
+        return HeldOut(rows, torch.full((3, 2, 4), 1.0))
+
+    best, other = judge(["best", "other"], FOLDS[:2], score, progress=False).report("best")
+    assert best["score"] == 3.0
+    assert other["score"] == other["ratio"] == 1.5
+    assert math.isnan(Judgement({"a": torch.ones(3, 2)}, n_folds={"a": 1}, seconds={"a": 0.0}).report("b")[0]["ratio"])
 
 
 def test_a_later_candidate_is_judged_beside_those_before():

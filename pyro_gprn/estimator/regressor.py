@@ -119,8 +119,8 @@ class GPRNRegressor(Estimator):
     - ``elbo_``, ``losses_``, ``restart_elbos_``: the bound, the negative bound at each step, the bound of each restart;
     - ``n_latents_``, ``effective_outputs_``, ``output_shape_``: what was chosen or read off the data;
     - ``selection_``: of each candidate that was tried its "name", held-out "score" (the mean continuous ranked
-      probability score on the standardised scale, lower is better), on how many "folds" and in how many "seconds", and
-      whether it "is_chosen"; the best first;
+      probability score on the standardised scale, lower is better), the "ratio" to the score of the chosen one on the
+      same rows, on how many "folds" and in how many "seconds", and whether it "is_chosen"; the best first;
     - ``widening_``: what the scales of the outputs (``output_scales=True``) are multiplied by, so that 95 % intervals
       hold about as many of the held-out numbers: ``most`` for the outputs that vary most over the training rows,
       ``others`` for the others, and in between where the standard deviation of an output is between the two

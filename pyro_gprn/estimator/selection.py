@@ -83,7 +83,7 @@ class Selected(NamedTuple):
     """What was chosen, and why."""
 
     recipe: Recipe
-    report: list[dict[str, Any]] = []  #: "name", "score", "folds", "seconds", "is_chosen" of each candidate, best first
+    report: list[dict[str, Any]] = []  #: of :meth:`~pyro_gprn.training.selection.Judgement.report`
     widening: Widening = AS_THEY_ARE  #: what predicted standard deviations are to be multiplied by
     latent_scores: dict[int, float] = {}  #: the score of each number of functions that was tried
     identity: dict[str, Any] | None = None  #: of the search, if it had a checkpoint
@@ -174,11 +174,10 @@ class Selection:
         latent_scores: dict[int, float] = {}
         if any_latents and not self._recipes[best].has_constant_functions:
             best, latent_scores = self._choose_latents(best, judgement)
-        report = [each | {"is_chosen": each["name"] == best} for each in judgement.report()]
         identity = None if self._file is None else self._file.identity
         is_judged = best in judgement.deviations
         widening = judgement.widening(best, spread_of(self._truth).cpu()) if is_judged else AS_THEY_ARE
-        return Selected(self._recipes[best], report, widening, latent_scores, identity)
+        return Selected(self._recipes[best], judgement.report(best), widening, latent_scores, identity)
 
     def _with_other_kernels(self, best: str, *, any_kernel: bool, any_functions: bool) -> dict[str, Recipe]:
         """The recipe of that name with the kernel of the second highest evidence, and with another of the functions."""

@@ -6,6 +6,7 @@ or where the likelihood is tempered. What was held out is the judge then.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,11 +87,23 @@ class Judgement:
         difference = difference[~difference.isnan()]
         return bool(difference.mean() > difference.std() / max(1, len(difference)) ** 0.5)
 
-    def report(self) -> list[dict[str, Any]]:
-        """For each candidate its "name", "score", "folds" and "seconds", the best first."""
+    def report(self, chosen: str) -> list[dict[str, Any]]:
+        """For each candidate its "name", "score", "folds", "seconds" and whether it "is_chosen", the best first.
+
+        Those that were dropped were scored on fewer rows than the others, so "ratio" is the score over that of the
+        chosen one on the same rows; NaN if that has no score.
+        """
         names = sorted(self.by_row, key=lambda name: (-self.n_folds[name], self.score(name)))
         return [
-            {"name": n, "score": self.score(n), "folds": self.n_folds[n], "seconds": self.seconds[n]} for n in names
+            {
+                "name": name,
+                "score": self.score(name),
+                "ratio": self.score(name) / self.score(chosen, like=name) if chosen in self.by_row else math.nan,
+                "folds": self.n_folds[name],
+                "seconds": self.seconds[name],
+                "is_chosen": name == chosen,
+            }
+            for name in names
         ]
 
     def widening(self, name: str, spread: Tensor) -> Widening:
