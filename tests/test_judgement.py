@@ -225,6 +225,15 @@ def test_hidden_entries_have_their_own_factor_and_do_not_change_that_of_rows():
     assert find_widening(deviations, DIFFERENT) == without
 
 
+@pytest.mark.parametrize(("of_holes", "expected"), [(1.8, 1.8), (1.0, 1.3)])
+def test_few_outputs_have_the_larger_of_the_factors_of_rows_and_of_hidden_entries(of_holes, expected):
+    deviations = of_rows(1.3 * numbers(4000, 8).abs())
+    deviations[:, 1, :2] = of_holes * numbers(4000, 2, seed=1).abs()
+    found = find_widening(deviations, ALIKE[:8])
+    assert found == Widening.same(found.others)
+    assert found.others == pytest.approx(expected, rel=0.05)
+
+
 def test_rows_and_hidden_entries_of_a_fold_are_kept_apart(monkeypatch):
     x, y = smooth()
     y[4:9, 1] = np.nan

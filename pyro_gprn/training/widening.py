@@ -4,7 +4,8 @@ A factor scales the whole deviation of an output from its mean: the variance bet
 that within, and the noise.
 
 Outputs that vary most often want another factor than the others, and the missing entries of training rows another one
-than whole rows: what is known of the other outputs of the row tells the first, and nothing tells the second.
+than whole rows: what is known of the other outputs of the row tells the first, and nothing tells the second. With few
+outputs, too few errors are known for that; then everything has the larger of the factors of rows and of missing entries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyro_gprn.outputs.variation import most_varied
 
 #: A prediction is widened at most by this factor, and narrowed by its inverse.
 MOST_WIDENING = 2.0
-#: With fewer outputs there is one factor for everything; and with fewer hidden entries holes have none of their own.
+#: With fewer outputs there is one factor for everything; and with fewer hidden entries these say nothing.
 FEWEST_OUTPUTS, FEWEST_HIDDEN = 20, 20
 #: Where the central interval of a standard normal distribution ends.
 _REACH = 1.96
@@ -95,9 +96,11 @@ def find_widening(deviations: Tensor, spread: Tensor) -> Widening:
     >>> found.others > 1.8, found.most < 0.6, found.holes == found.others
     (True, True, True)
     """
-    if len(spread) < FEWEST_OUTPUTS:
-        return Widening.same(_cautious_factor(deviations.flatten(1)))
     of_rows, of_holes = deviations.unbind(1)
+    tells_holes = bool((~of_holes.isnan()).sum() >= FEWEST_HIDDEN)
+    if len(spread) < FEWEST_OUTPUTS:
+        of_kinds = [_cautious_factor(each) for each in ((of_rows, of_holes) if tells_holes else (of_rows,))]
+        return Widening.same(max(of_kinds))
     varied = most_varied(spread)
     if varied is None or of_rows[:, varied].isnan().all() or of_rows[:, ~varied].isnan().all():
         found = Widening.same(_cautious_factor(of_rows))
@@ -105,9 +108,7 @@ def find_widening(deviations: Tensor, spread: Tensor) -> Widening:
         medians = (spread[~varied].median().item(), spread[varied].median().item())
         others = _cautious_factor(of_rows[:, ~varied])
         found = Widening(others, _bounded(_factor(of_rows[:, varied], LEVEL)), medians, others)
-    if (~of_holes.isnan()).sum() < FEWEST_HIDDEN:
-        return found
-    return found._replace(holes=_cautious_factor(of_holes))
+    return found._replace(holes=_cautious_factor(of_holes)) if tells_holes else found
 
 
 def _cautious_factor(deviations: Tensor) -> float:
