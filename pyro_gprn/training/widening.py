@@ -4,8 +4,8 @@ A factor scales the whole deviation of an output from its mean: the variance bet
 that within, and the noise.
 
 Outputs that vary most often want another factor than the others, and the missing entries of training rows another one
-than whole rows: what is known of the other outputs of the row tells the first, and nothing tells the second. With few
-outputs, too few errors are known for that; then everything has the larger of the factors of rows and of missing entries.
+than whole rows: what is known of the other outputs of the row tells the first, and nothing tells the second. Of few
+outputs too few errors are known for that: then everything has the larger of the factors of rows and of missing entries.
 """
 
 from __future__ import annotations
