@@ -12,6 +12,7 @@ from pyro_gprn.collapsed.bound import Factors, collapsed_bound, evaluate_bound, 
 from pyro_gprn.collapsed.guide import CollapsedGuide
 from pyro_gprn.collapsed.inducing import LowRankCovariances
 from pyro_gprn.collapsed.model import CollapsedGPRN, Covariances
+from pyro_gprn.collapsed.settling import settle
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.pyro_state import new_generator, new_seed, white_noise
 from pyro_gprn.training.loop import Trainee, descend
@@ -60,7 +61,7 @@ class CollapsedTrainee(Trainee):
         known = model.statistics(known)
         self.model, self.known, self.ranges = model, known, Ranges(model, known)
         self.guide = CollapsedGuide(model, generator=generator, init_loc=start) if guide is None else guide
-        self.draws = self._antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws
+        self.draws = self.antithetic(2 if is_hurried else _n_draws(model.n_rows)) if like is None else like.draws
         self.seed = (new_seed(generator) if model.has_spread else 0) if like is None else like.seed
         self._covariances: Covariances | LowRankCovariances | None = (
             None  # held between two steps of the hyperparameters
@@ -88,12 +89,14 @@ class CollapsedTrainee(Trainee):
         # With inducing inputs the Hessian is a rough one, the weights held: good to start from, not to come back to.
         is_due = taken % ROWS_EVERY == 0 and not settling and not self.model.has_inducing
         if self.posterior == "variational" and is_due:
-            self.update_rows(self._antithetic(2))
+            self.update_rows(self.antithetic(2))
 
-    def finish(self) -> None:
+    def finish(self, steps: int, start: float) -> None:
         self.pause()
         if self.posterior == "laplace":
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
+        elif self.posterior == "variational" and not self.model.has_inducing and not self.model.has_spread:
+            settle(self, steps, start)
 
     @torch.no_grad()
     def evaluate(self) -> float:
@@ -125,6 +128,13 @@ class CollapsedTrainee(Trainee):
             self._covariances = type(covariances)(*(part.detach() for part in covariances))
         return collapsed_bound(self.model, self._factors(), covariances, white, self.known) + log_prior
 
+    def bound_by(self, white: Tensor) -> Tensor:
+        """The bound by given white noise, ``(s, N, K)``, as a function of the hyperparameters and of q's mean."""
+        covariances, log_prior = self._current()
+        q = self._factors()
+        held = Factors(q.loc, q.row.detach(), q.column.detach())
+        return collapsed_bound(self.model, held, covariances, white, self.known) + log_prior
+
     def _current(
         self, generator: torch.Generator | None = None
     ) -> tuple[Covariances | LowRankCovariances, Tensor | float]:
@@ -144,7 +154,7 @@ class CollapsedTrainee(Trainee):
         """
         if self.posterior != "variational":
             return torch.zeros_like(self.guide.v_loc[None])
-        return self._antithetic(2)[: 1 if self.model.has_inducing else 2]
+        return self.antithetic(2)[: 1 if self.model.has_inducing else 2]
 
     @torch.no_grad()
     def update_rows(self, white: Tensor) -> None:
@@ -159,7 +169,7 @@ class CollapsedTrainee(Trainee):
         if torch.isfinite(rows).all():
             self.guide.set_rows(rows)
 
-    def _antithetic(self, n_draws: int) -> Tensor:
+    def antithetic(self, n_draws: int) -> Tensor:
         """White noise in pairs that mirror each other, ``(n_draws, N, K)``."""
         shape = (n_draws // 2, self.model.n_values, self.model.n_latents)
         half = white_noise(*shape, like=self.model.X, generator=self._generator)

@@ -17,16 +17,18 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
    and 311 on blob, fronts, heat and chirp, against 1112, 901, 1315 and 310 of plain Adam with one draw, 850 steps and
    rate 0.02, in less time. L-BFGS on fixed draws with a free row covariance fails: the covariance learns to cancel the
    very draws (bound on fresh draws -357 on the blob). A point estimate (MAP) was worse on every field.
-5. *Holes.* Where many outputs share each pattern of holes, a step costs a Cholesky factor for each pattern. Where
+5. *L-BFGS-B at the end*, where there is hardly any noise (settling.py): there Adam has not settled in its steps, and
+   does in ten times as many. Of boundary layers it left a fifth to two fifths of the error (docs/training.md).
+6. *Holes.* Where many outputs share each pattern of holes, a step costs a Cholesky factor for each pattern. Where
    nearly every output has its own holes, it costs one for all and a small one for each output (scattered.py): a fit of
    40 × 1,000 with 5 % missing takes two to three times as long as one of complete outputs (benchmarks/holes.py), and by
    patterns took 46 times as long. Outputs that have nearly all their own holes and miss nearly all rows gain nothing by
    that. Then the masked KroneckerGuide is cheaper step for step above about 1.3 D K / N patterns, but needs many times
    the steps: a message points to it above ten times D K / N.
-6. *Hyperparameters stay in ranges* taken from the data: length-scales within the distances between inputs, noise down
+7. *Hyperparameters stay in ranges* taken from the data: length-scales within the distances between inputs, noise down
    to 1e-6 of the outputs' scale. Inputs that do not matter end at the upper end of that range: 120 runs of a borehole
    with 8 further inputs or 18 told the five that matter apart without a prior.
-7. *Inducing inputs.* All of this is done for the exact network of 300 rows. The network of all rows begins where that
+8. *Inducing inputs.* All of this is done for the exact network of 300 rows. The network of all rows begins where that
    ends (subset.py) and takes steps of Adam alone (docs/many-rows.md).
 """
 
@@ -120,9 +122,10 @@ def fit_collapsed(
         raise ValueError(f"posterior must be 'variational', 'laplace' or 'point'; got {posterior!r}")
     names = check_starts(starts, SUBSET_ROWS if model.has_inducing else model.n_rows)
     is_new = guide is None and model.has_inducing
+    steps_before = 0 if guide is not None else race_steps(len(names), steps)
     how = TrainingSettings(min(steps, INDUCING_STEPS) if is_new else steps, learning_rate, **settings)
     known = model.statistics(Y)
-    _announce_cost(model, known, how, 0 if guide is not None else race_steps(len(names), steps))
+    _announce_cost(model, known, how, steps_before)
     given, start_at = model.effective_outputs, {}
 
     def fit_subset() -> dict[str, Any]:

@@ -35,7 +35,7 @@ from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 
 #: Fits to folds take at most this many steps up to this many rows, and fewer, down to the third number, above: a step
 #: costs N³.
-FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 250, 100, 120
+FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 200, 100, 120
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
 #: The kernel of the functions that is tried besides the usual one: several length-scales in place of one.

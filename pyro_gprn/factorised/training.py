@@ -232,7 +232,7 @@ class FactorisedTrainee(Trainee):
         )
         return closed_form_bound(posterior, prior, self._Y, noise, self._mask) + log_prior
 
-    def finish(self) -> None:
+    def finish(self, steps: int, start: float) -> None:
         self.update()
 
 

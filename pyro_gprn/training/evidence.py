@@ -90,6 +90,7 @@ def maximise(
     trial_steps: int = 0,
     tolerance: float = 1e-9,
     n_rows: int,
+    cut_short: str = "training was interrupted before the first step; keeping the best that was met so far",
 ) -> float:
     """The highest log evidence from several starts, with the parameters left there.
 
@@ -103,6 +104,7 @@ def maximise(
     :param trial_steps: from each start; 0 for no trials.
     :param tolerance: it ends when a step gains less than this for each number of Y.
     :param n_rows: the size of the matrices, by which the number of threads is chosen.
+    :param cut_short: what a warning says after Ctrl-C.
     """
     import scipy.optimize  # takes longer to load than the rest of this package: not for those who do not train with it
 
@@ -123,6 +125,6 @@ def maximise(
             if isinstance(stop, KeyboardInterrupt) and interruption.is_requested:  # the second Ctrl-C
                 raise
             interruption.request()
-            interruption.tell("training was interrupted before the first step; keeping the best that was met so far")
+            interruption.tell(cut_short)
     evidence.put(evidence.best_at)
     return evidence.highest

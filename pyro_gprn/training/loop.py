@@ -47,8 +47,12 @@ class Trainee(ABC):
         :param settling: True late in the decay of the learning rate, where the optimiser comes to rest.
         """
 
-    def finish(self) -> None:  # noqa: B027
-        """Does what is due after the last step."""
+    def finish(self, steps: int, start: float) -> None:  # noqa: B027
+        """Does what is due after the last step.
+
+        :param steps: how many there could have been.
+        :param start: the bound before the first.
+        """
 
     @property
     def may_pause(self) -> bool:
@@ -143,7 +147,7 @@ class TrainingRun:
     def _finish(self) -> Outcome:
         if not self._losses:  # nothing has changed since the start
             return Outcome(self._start, self._start, [])
-        self._trainee.finish()
+        self._trainee.finish(self._steps, self._start)
         bound = self._trainee.evaluate()
         if not bound >= self._start:
             self._load_parameters(self._start_state)
