@@ -9,6 +9,7 @@ from pyro.nn import PyroSample
 from quick import WITH_CHECKPOINTS, counted_fits, small
 
 from pyro_gprn import CollapsedGPRN, fit_collapsed
+from pyro_gprn.estimator import regressor
 
 X = np.linspace(0, 1, 9)[:, None]
 Y = np.sin(6 * X + np.linspace(0, 3, 5))
@@ -132,6 +133,15 @@ def test_a_search_for_the_number_of_functions_that_is_over_fits_no_fold_again(tm
     assert again.elbo_ == first.elbo_
     with pytest.raises(ValueError, match=r"checkpoint of another fit, with another .*kernels"):
         make(tmp_path / "fit", n_latents="auto", kernel_w="matern32").fit(X, Y)
+
+
+def test_scores_of_another_way_of_scoring_are_not_compared(tmp_path, fits, monkeypatch):
+    fits.happens_at = 2
+    with pytest.raises(Killed):
+        make(tmp_path / "fit", n_latents="auto").fit(X, Y)
+    monkeypatch.setattr(regressor, "SCORING", 0)
+    with pytest.raises(ValueError, match="checkpoint of another fit, with another scoring"):
+        make(tmp_path / "fit", n_latents="auto").fit(X, Y)
 
 
 @pytest.mark.parametrize(("stop_at", "known"), [(1, 0), (2, 2), (4, 4)])

@@ -35,6 +35,7 @@ from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
 from pyro_gprn.training.loop import Callback
+from pyro_gprn.training.selection import SCORING
 
 #: Up to so many rows, from where on an exact fit would compare neither starts nor kernels, a network is exact unless
 #: inducing inputs are asked for; above it has so many of these.
@@ -391,7 +392,8 @@ class GPRNRegressor(Estimator):
         file = None
         if self.checkpoint is not None:
             starts_given = None if given is None else list(given)  # a file has lists, no tuples
-            search = {"search": "selection", "effective_outputs": self.effective_outputs, "starts": starts_given}
+            search = {"search": "selection", "scoring": SCORING}
+            search |= {"effective_outputs": self.effective_outputs, "starts": starts_given}
             network = make(replace(recipe, n_latents=1), data.X, data.known.source.shape[1:])
             settings = TrainingSettings(steps, rate or 0.0, seed=self.seed)
             file = Checkpoint(self.checkpoint, fit_identity(network, data.known, settings) | search)

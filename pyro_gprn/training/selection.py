@@ -29,6 +29,9 @@ FEWEST_ROWS = 8
 N_FOLDS, N_FOLDS_OF_MANY = 5, 3
 #: After i folds, candidates whose score is more than (1 + this / i) times the best are dropped.
 PATIENCE = 0.3
+#: How candidates are fitted and scored: another number for another way, since the scores of the two do not compare. A
+#: search that was cut short is not gone on with by another way.
+SCORING = 2
 #: A challenger is dropped if it is not the best after so many folds.
 FOLDS_OF_A_CHALLENGE = 2
 
