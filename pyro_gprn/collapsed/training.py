@@ -104,8 +104,9 @@ def fit_collapsed(
     :param from_here: whether the fit of independent GPs, where all starts begin, starts at the hyperparameters that the
         model has; otherwise at several values from the data as well.
     :param at_independent: True if the model has the hyperparameters of this fit already, so that it is left out.
-    :param steps: at most this many steps; fewer when the bound has settled. With inducing inputs they are those of the
-        exact network of some rows, and at most 300 steps follow.
+    :param steps: at most this many steps; fewer when the bound has settled. Where there is hardly any noise, rounds of
+        L-BFGS-B follow, each with at most a twentieth of them (:func:`~pyro_gprn.collapsed.settling.settle`). With
+        inducing inputs they are those of the exact network of some rows, and at most 300 steps follow.
     :param learning_rate: of Adam, before its decay.
     :param settings: ``restarts``, ``seed``, ``progress``, ``callback`` and ``checkpoint``, as in
         :class:`~pyro_gprn.training.fit.TrainingSettings`.
