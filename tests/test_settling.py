@@ -93,6 +93,12 @@ def test_where_there_is_nothing_to_settle_no_time_is_spent(counted, noise, setti
     assert counted == []
 
 
+def test_outputs_with_a_kernel_each_are_left_to_adam(counted):
+    X, Y = layers()
+    fit_collapsed(CollapsedGPRN(X, 3, 2, own_kernels=True), Y[:, ::15], **HOW)
+    assert counted == []
+
+
 def test_hyperparameters_with_a_posterior_are_left_to_adam(counted):
     X, Y = layers()
     model = network(X)

@@ -63,8 +63,9 @@ def settle(network: Settling, steps: int, start: float) -> None:
     :param steps: how many steps its training could take.
     :param start: the bound before these.
     """
-    iterations = min(ROUND_STEPS, int(SHARE * steps))
-    if iterations == 0 or network.model.noise_y.min() > MOST_NOISE:
+    model, iterations = network.model, min(ROUND_STEPS, int(SHARE * steps))
+    # Few outputs with a kernel each gained nothing by it, and each evaluation takes D times as long.
+    if iterations == 0 or model.own_kernels or model.noise_y.min() > MOST_NOISE:
         return
     best, kept = network.evaluate(), _state_of(network)
     for _ in range(ROUNDS):
