@@ -99,9 +99,9 @@ class GPRNRegressor(Estimator):
         frame; if they are at most twenty in one mode; or if their spreads cannot be those of a field: the largest
         more than a thousand times the median, or neighbours that differ threefold on average. Otherwise, and always
         with several modes, they are a field. False leaves inputs and outputs as they are.
-    :param steps: at most this many training steps; fewer when the bound has settled. By default 800, for
-        ``"mean-field"`` 300 (a step is a whole sweep of exact updates), for ``"coregionalised"`` 200 (of L-BFGS), and
-        for the other two 1000.
+    :param steps: at most this many training steps; fewer when the bound has settled. By default 800 (and where there
+        is hardly any noise, at most half as many of L-BFGS after them), for ``"mean-field"`` 300 (a step is a whole
+        sweep of exact updates), for ``"coregionalised"`` 200 (of L-BFGS), and for the other two 1000.
     :param learning_rate: Adam's learning rate; by default 0.08, for ``"mean-field"`` 0.05, for ``"kronecker"`` and
         ``"mixture"`` 0.03.
     :param restarts: how many random starts; the one with the best bound is kept, and ``restart_elbos_`` has all bounds.
