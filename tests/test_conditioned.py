@@ -158,7 +158,7 @@ def test_few_directions_have_almost_all_of_the_variance(holes, monkeypatch):
         conditioned = ConditionedDraws.of(model, guide, Y, n_draws=N_DRAWS, generator=new_generator(5))
         predictive = posterior_predictive(model, guide, X_NEW, conditioned=conditioned)
         torch.testing.assert_close(predictive.mean(), mean, rtol=1e-8, atol=1e-10)
-        return predictive.variance(), conditioned.directions.shape[-1]
+        return predictive.variance(), conditioned.directions.axes.shape[-1]
 
     monkeypatch.setattr(spread, "DROPPED", 0.0)
     variance, n_directions = predict()
@@ -170,6 +170,20 @@ def test_few_directions_have_almost_all_of_the_variance(holes, monkeypatch):
     if not holes:  # with holes, sums are right over the outputs of each group
         torch.testing.assert_close(variance.sum(1), exact.sum(1), rtol=1e-7, atol=0)
     assert n_directions == spread.LEAST == 16
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize(("n_outputs", "own_kernels", "n_directions"), [(9, False, 9), (9, True, 1), (1, False, 1)])
+def test_a_few_outputs_vary_along_as_many_directions_exactly(n_outputs, own_kernels, n_directions, holes):
+    model, guide, Y = problem(20, n_outputs, holes=holes and n_outputs > 1, own_kernels=own_kernels)
+    mean, variance = plainly(model, guide, Y, X_NEW)
+    conditioned = ConditionedDraws.of(model, guide, Y, n_draws=N_DRAWS, generator=new_generator(5))
+    predictive = posterior_predictive(model, guide, X_NEW, conditioned=conditioned)
+    torch.testing.assert_close(predictive.mean(), mean, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(predictive.variance(), variance, rtol=1e-8, atol=0)
+    assert conditioned.directions.is_all
+    sizes = conditioned.known.patterns_at(slice(None)).bincount()
+    assert conditioned.directions.axes.shape[-1] == sizes.max() <= n_directions
 
 
 def test_float32_products_give_six_digits_of_a_variance():

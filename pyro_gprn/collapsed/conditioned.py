@@ -43,7 +43,7 @@ from pyro_gprn.collapsed.between_outputs import (
 from pyro_gprn.collapsed.draws import Posterior, PosteriorDraws
 from pyro_gprn.collapsed.likelihood import outputs_given
 from pyro_gprn.collapsed.model import CollapsedGPRN
-from pyro_gprn.collapsed.spread import LEAST, inputs_between, leading_directions
+from pyro_gprn.collapsed.spread import LEAST, Directions, inputs_between
 from pyro_gprn.outputs.gram import GroupedStatistics, OutputStatistics
 from pyro_gprn.outputs.selection import spread_positions
 from pyro_gprn.prediction.conditional import Conditional, draw_rows
@@ -268,24 +268,43 @@ class ConditionedDraws:
 
     @cached_property
     @torch.no_grad()
-    def directions(self) -> Tensor | None:
-        """The directions of c̃ that the variance between draws is made of, ``(g, N, r)``; None is all."""
+    def directions(self) -> Directions:
+        """The directions of c̃ that the variance between draws is made of."""
         model = self.draws.model
         if model.n_rows <= LEAST:
-            return None
+            return Directions()
+        few = self._few_outputs()
+        if few is not None:
+            return Directions.spanned_by(few)
         at_new = self.at(inputs_between(model.X))
         deviations = self.coefficients(self.cross(at_new))
         deviations = deviations - deviations.mean(0)
         size = deviations.square().sum((0, -1)).sqrt()  # every input counts the same, whatever its variance
         deviations = deviations / torch.where(size > 0, size, 1.0).unsqueeze(-1)
         by_group = deviations.movedim(1, 0).flatten(1, 2)
-        return leading_directions(by_group.mT @ by_group, model.n_outputs)
+        return Directions.leading(by_group.mT @ by_group, model.n_outputs)
+
+    def _few_outputs(self) -> Tensor | None:
+        """The coordinates of the outputs of each group, ``(g, N, b)``, zeros after them, if no group has many."""
+        n_outputs = self.known.source.n_outputs
+        if n_outputs > LEAST * self.n_groups or not isinstance(self.known, GroupedStatistics):
+            return None
+        groups = self.known.patterns_at(slice(None))
+        sizes = groups.bincount(minlength=self.n_groups)
+        if sizes.max() > LEAST:
+            return None
+        order = groups.argsort(stable=True)
+        places = torch.arange(n_outputs, device=order.device) - (sizes.cumsum(0) - sizes)[groups[order]]
+        values = self.known.values_at(slice(None))
+        found = values.new_zeros(self.n_groups, int(sizes.max()), len(values))
+        found[groups[order], places] = values.mT[order]
+        return self.coordinates.inverse @ found.mT
 
     @cached_property
     def projection(self) -> Tensor:
         """Takes outputs to their coordinates along :attr:`directions`, ``(g, r, N)``."""
-        inverse = self.coordinates.inverse
-        return inverse if self.directions is None else self.directions.mT @ inverse
+        inverse, axes = self.coordinates.inverse, self.directions.axes
+        return inverse if axes is None else axes.mT @ inverse
 
     def at(self, X_new: Tensor) -> list[NewRows]:
         """The new inputs as each part has them, every input on its own."""

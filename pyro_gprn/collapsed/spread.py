@@ -7,17 +7,20 @@ between draws at inputs that lie among the training inputs. Then
 
     z_dᵀ Σ z_d ≈ (1 + ε) Σ_{a≤b≤r} m_ab Σ_ab u_ad u_bd     u = Oᵀ z     m_ab = 1 on the diagonal, 2 beside it
 
-which is one matrix product of forms, a row for each new input, with features ``u_a u_b`` of the outputs. ε makes the
-sum over all outputs exact at each input.
+which is one matrix product of forms, a row for each new input, with features ``u_a u_b`` of the outputs. Where
+something is left out, ε makes the sum over all outputs exact at each input.
 
 What is left out: directions that have together at most :data:`DROPPED` of the variance between draws; and with very
 many outputs all but the first sixteen directions (:func:`most_directions`). With sixteen training rows or less nothing
-is left out. On five problems with 2,000 outputs (smooth and noisy fields, fronts, unstructured outputs; N = 64 and 80),
-sixteen directions gave standard deviations that were wrong by 0.03 to 3 % for one in a hundred outputs, and by 0.1 to
-10 % at worst. An average over 128 draws has the variance between draws to about 12 %.
+is left out, nor with sixteen outputs or less in each group: then the directions are those in which these lie. On five
+problems with 2,000 outputs (smooth and noisy fields, fronts, unstructured outputs; N = 64 and 80), sixteen directions
+gave standard deviations that were wrong by 0.03 to 3 % for one in a hundred outputs, and by 0.1 to 10 % at worst. An
+average over 128 draws has the variance between draws to about 12 %.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,31 +57,48 @@ def most_directions(n_outputs: int) -> int:
     return max(LEAST, int((2 * MOST_FEATURES / n_outputs + 0.25) ** 0.5 - 0.5))
 
 
-def leading_directions(covariance: Tensor, n_outputs: int) -> Tensor:
-    """Directions with almost all of a variance, ``(g, N, r)`` for a covariance ``(g, N, N)`` of white outputs.
+class Directions(NamedTuple):
+    """The directions that are kept, orthonormal."""
 
-    >>> covariance = torch.diag(torch.logspace(0, -40, 41, dtype=torch.float64))[None]
-    >>> leading_directions(covariance, n_outputs=100).shape
-    torch.Size([1, 41, 16])
-    """
-    values, vectors = torch.linalg.eigh(covariance)
-    values, vectors = values.flip(-1).clamp(min=0.0), vectors.flip(-1)
-    total = values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
-    dropped = 1.0 - values.cumsum(-1) / total  # by all after this one
-    n_kept = 1 + int((dropped > DROPPED).sum(-1).max())
-    return vectors[..., : min(max(n_kept, LEAST), most_directions(n_outputs))]
+    axes: Tensor | None = None  #: ``(g, N, r)``; None is all of the coordinates
+    is_all: bool = True  #: True if no output varies along any other direction
+
+    @classmethod
+    def spanned_by(cls, outputs: Tensor) -> Directions:
+        """The directions in which a few outputs of each group lie, ``(g, N, b)`` in white coordinates.
+
+        >>> Directions.spanned_by(torch.tensor([[[3.0], [4.0]]])).axes.abs()
+        tensor([[[0.6000],
+                 [0.8000]]])
+        """
+        return cls(torch.linalg.qr(outputs).Q)
+
+    @classmethod
+    def leading(cls, covariance: Tensor, n_outputs: int) -> Directions:
+        """Directions with almost all of a variance, for a covariance ``(g, N, N)`` of white outputs.
+
+        >>> covariance = torch.diag(torch.logspace(0, -40, 41, dtype=torch.float64))[None]
+        >>> Directions.leading(covariance, n_outputs=100).axes.shape
+        torch.Size([1, 41, 16])
+        """
+        values, vectors = torch.linalg.eigh(covariance)
+        values, vectors = values.flip(-1).clamp(min=0.0), vectors.flip(-1)
+        total = values.sum(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+        dropped = 1.0 - values.cumsum(-1) / total  # by all after this one
+        n_kept = 1 + int((dropped > DROPPED).sum(-1).max())
+        return cls(vectors[..., : min(max(n_kept, LEAST), most_directions(n_outputs))], is_all=False)
 
 
-def quadratic_forms(deviations: Tensor, directions: Tensor | None) -> Tensor:
+def quadratic_forms(deviations: Tensor, directions: Directions) -> Tensor:
     """The forms of new inputs, ``(g, N*, r (r + 1) / 2)``, to be multiplied with :func:`products_of_pairs`.
 
     :param deviations: c̃ of each draw less its mean, ``(s, g, N*, N)``.
-    :param directions: ``(g, N, r)``; None is all of the coordinates.
+    :param directions: those that are kept.
     """
-    kept = deviations if directions is None else deviations @ directions.unsqueeze(0)
+    kept = deviations if directions.axes is None else deviations @ directions.axes.unsqueeze(0)
     kept = kept.movedim(0, -2)  # (g, N*, s, r)
     covariance = kept.mT @ kept / kept.shape[-2]
-    if directions is not None:
+    if not directions.is_all:
         total = deviations.square().sum((0, -1)) / len(deviations)
         found = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
         scale = torch.where(found > 0, total / found, 1.0)
