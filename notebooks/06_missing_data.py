@@ -239,7 +239,7 @@ legend = panels[0, 0].legend(fontsize=8)
 # (A black point inside a hole is one of the held-out times.)
 #
 # What the numbers of the published data say. At single held-out times the network interpolates as well as independent
-# GPs. In the calmer holes its error is two fifths of theirs. In the great event it is seven tenths of theirs, which go
+# GPs. In the calmer holes its error is a third of theirs. In the great event it is two thirds of theirs, which go
 # back to the sensor's mean; but simply moving along with the other sensors does twice as well there, and the 95 % band
 # holds less than half of the truth. Neither rows nor holes that were held out looked like that event.
 #
