@@ -547,6 +547,25 @@ def test_of_one_output_or_many_it_is_not_asked(n_outputs, monkeypatch):
     assert not asked
 
 
+def test_where_a_product_for_each_output_is_too_much_the_next_kernel_is_tried(monkeypatch):
+    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    Y = torch.stack([torch.sin(a * X[:, 0]) + torch.cos(b * X[:, 1]) for a, b in ((2, 9), (9, 2))], 1)
+    known = OutputStatistics.of((Y - Y.mean(0)) / Y.std(0))
+    names = ["product_matern32", "matern32", "rbf"]
+    monkeypatch.setattr(kernel_choice, "MARGIN", math.inf)  # the first of them is taken
+    monkeypatch.setattr(kernel_choice, "MOST_NUMBERS", 2 * 30**2)  # of P arrays of N×N
+    assert choose_kernel(X, known, names).name == "product_matern32"
+    choice = choose_own_kernels(X, known, names)
+    assert choice.own_kernels
+    assert choice.evidence.keys() == {"matern32", "rbf"}
+
+
+def test_a_product_that_is_asked_for_is_taken_even_of_one_column():
+    grid, table = units()
+    r = GPRNRegressor(2, kernel_w="product_matern52", selection=False, **QUICK).fit(grid, table)
+    assert torch.from_numpy(r.predict(grid)).isfinite().all()
+
+
 def test_the_penalty_counts_each_outputs_own_numbers():
     known = OutputStatistics.of(HOLES)
     seen = torch.tensor([6.0, 6.0, 7.0, 3.0])

@@ -61,9 +61,9 @@ def choose_kernel(
 ) -> KernelChoice:
     """The kernel with the highest log evidence of independent GPs that share it.
 
-    The first candidate is taken unless another has more than :data:`MARGIN` more for each number of Y. Of inputs in one
-    column, products are what they are made of; they are left out, as they are where they would take much memory. Ctrl-C
-    ends the choice; what was tried until then counts. With very many rows the first is taken untried.
+    The first candidate is taken unless another has more than :data:`MARGIN` more for each number of Y. Products are
+    left out where they are not worth a try, unless there is nothing else. Ctrl-C ends the choice; what was tried until
+    then counts. With very many rows the first is taken untried.
 
     :param X: inputs, ``(N, P)``.
     :param known: statistics of the outputs.
@@ -75,18 +75,15 @@ def choose_kernel(
     >>> choose_kernel(X, OutputStatistics.of(torch.sin(6 * X + torch.arange(5))), ["rbf", "matern32"]).name
     'rbf'
     """
-    n_rows, n_columns = X.shape
-    if n_rows >= MANY_ROWS:
+    if len(X) >= MANY_ROWS:
         return KernelChoice(candidates[0], own_kernels=own_kernels)
-    numbers = n_columns * n_rows**2 * (known.source.n_outputs if own_kernels else 1)
-    allows_products = n_columns > 1 and numbers <= MOST_NUMBERS
+    n_kernels = known.source.n_outputs if own_kernels else 1
+    names = [name for name in candidates if _is_worth_a_try(name, X, n_kernels)] or candidates[:1]
     evidence: dict[str, float] = {}
     states: dict[str, dict[str, Tensor]] = {}
     first: dict[str, Tensor] | None = None
     with noticed_interrupts() as interruption:
-        for name in candidates:
-            if name.startswith("product_") and not allows_products:
-                continue
+        for name in names:
             if evidence and interruption.is_requested:
                 break
             model = _gps(X, known, name, own_kernels)
@@ -102,6 +99,12 @@ def choose_kernel(
     return KernelChoice(best if is_better else simplest, in_order, own_kernels, states)
 
 
+def _is_worth_a_try(name: str, X: Tensor, n_kernels: int) -> bool:
+    """Of inputs in one column, products are what they are made of; and they may take much memory."""
+    n_rows, n_columns = X.shape
+    return not name.startswith("product_") or (1 < n_columns <= MOST_NUMBERS / (n_rows**2 * n_kernels))
+
+
 def _gps(X: Tensor, known: OutputStatistics, kernel: str, own_kernels: bool) -> CollapsedGPRN:
     """Independent GPs that share a kernel, or have one each."""
     return CollapsedGPRN(X, tuple(known.source.shape[1:]), 1, kernel_w=kernel, own_kernels=own_kernels)
@@ -115,9 +118,10 @@ def _fitted_state(model: CollapsedGPRN) -> dict[str, Tensor]:
 def choose_own_kernels(X: Tensor, known: OutputStatistics, candidates: Sequence[str] = CANDIDATES) -> KernelChoice:
     """A kernel by :func:`choose_kernel` that all outputs share, or one for each output if the data ask for it.
 
-    They do if the log evidence of independent GPs with a kernel each, of the kind that is best to share, is higher by
-    more than what the further hyperparameters cost (:func:`own_kernels_penalty`). Then the kind is chosen anew, by the
-    evidence of a kernel each. With many outputs or rows the kernel is shared, untried.
+    They do if the log evidence of independent GPs with a kernel each, of the kind that is best to share (or of the next
+    best, where so many products would take much memory), is higher by more than what the further hyperparameters cost
+    (:func:`own_kernels_penalty`). Then the kind is chosen anew, by the evidence of a kernel each. With many outputs or
+    rows the kernel is shared, untried.
 
     :param X: inputs, ``(N, P)``.
     :param known: statistics of the outputs.
@@ -135,9 +139,11 @@ def choose_own_kernels(X: Tensor, known: OutputStatistics, candidates: Sequence[
         is_few = 1 < n_outputs <= MOST_OUTPUTS and n_outputs * n_rows**2 <= MOST_NUMBERS_OF_EACH
         if shared.name is None or not shared.evidence or not is_few or interruption.is_requested:
             return shared
-        own = choose_kernel(X, known, [shared.name], own_kernels=True)
-        gain = own.evidence[shared.name] - shared.evidence[shared.name]
-        if interruption.is_requested or gain <= own_kernels_penalty(X, known, shared.name):
+        by_evidence = [shared.name, *shared.evidence]
+        kind = next((name for name in by_evidence if _is_worth_a_try(name, X, n_outputs)), shared.name)
+        own = choose_kernel(X, known, [kind], own_kernels=True)
+        gain = own.evidence[kind] - shared.evidence[shared.name]
+        if interruption.is_requested or gain <= own_kernels_penalty(X, known, kind):
             return shared
         return own if len(candidates) == 1 else choose_kernel(X, known, candidates, own_kernels=True)
 
