@@ -18,7 +18,7 @@ with and without noise, a chirp, PM2.5, Jura; N from 60 to 256, two or three spl
    rate 0.02, in less time. L-BFGS on fixed draws with a free row covariance fails: the covariance learns to cancel the
    very draws (bound on fresh draws -357 on the blob). A point estimate (MAP) was worse on every field.
 5. *L-BFGS-B at the end*, where there is hardly any noise (settling.py): there Adam has not settled in its steps, and
-   does in ten times as many. Of boundary layers it left a fifth to two fifths of the error (docs/training.md).
+   does in ten times as many. It took a quarter to two fifths off the error of boundary layers (docs/training.md).
 6. *Holes.* Where many outputs share each pattern of holes, a step costs a Cholesky factor for each pattern. Where
    nearly every output has its own holes, it costs one for all and a small one for each output (scattered.py): a fit of
    40 × 1,000 with 5 % missing takes two to three times as long as one of complete outputs (benchmarks/holes.py), and by
