@@ -13,7 +13,6 @@ from typing import Any
 
 from pyro_gprn.collapsed.trainee import CollapsedTrainee
 from pyro_gprn.training.interruption import Interruption
-from pyro_gprn.training.loop import copy_state
 
 #: How many of the starts take part in each round; None is all of them. Two of the four are independent GPs, which are
 #: ahead at first: with two in the second round a start that ended 18 above both was left behind.
@@ -36,12 +35,11 @@ class Runner:
     def keep(self) -> None:
         """Remembers where it stands."""
         self.bound = self.trainee.evaluate()
-        self._model, self._guide = copy_state(self.trainee.model), copy_state(self.trainee.guide)
+        self._parameters = self.trainee.parameters()
 
     def put(self) -> None:
         """Brings model and guide to where it stands."""
-        self.trainee.model.load_state_dict(self._model)
-        self.trainee.guide.load_state_dict(self._guide)
+        self.trainee.load_parameters(self._parameters)
 
     def run(self, steps: int, interruption: Interruption) -> None:
         """Takes some steps, and keeps where they lead if that is better."""

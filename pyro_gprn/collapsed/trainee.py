@@ -95,7 +95,7 @@ class CollapsedTrainee(Trainee):
         self.pause()
         if self.posterior == "laplace":
             self.update_rows(torch.zeros_like(self.guide.v_loc[None]))
-        elif self.posterior == "variational" and not self.model.has_inducing and not self.model.has_spread:
+        elif self.posterior == "variational":
             settle(self, steps, start)
 
     @torch.no_grad()
@@ -131,9 +131,7 @@ class CollapsedTrainee(Trainee):
     def bound_by(self, white: Tensor) -> Tensor:
         """The bound by given white noise, ``(s, N, K)``, as a function of the hyperparameters and of q's mean."""
         covariances, log_prior = self._current()
-        q = self._factors()
-        held = Factors(q.loc, q.row.detach(), q.column.detach())
-        return collapsed_bound(self.model, held, covariances, white, self.known) + log_prior
+        return collapsed_bound(self.model, self._factors(is_held=True), covariances, white, self.known) + log_prior
 
     def _current(
         self, generator: torch.Generator | None = None
@@ -141,11 +139,11 @@ class CollapsedTrainee(Trainee):
         """At the current hyperparameters (or at a draw from their guides), with what their priors add to the bound."""
         return self.model.with_log_prior(self.model.covariances, generator or self._generator)
 
-    def _factors(self) -> Factors:
+    def _factors(self, *, is_held: bool = False) -> Factors:
         q = Factors(self.guide.v_loc, self.guide.v_scale_row, self.guide.v_scale_col)
-        if self.posterior == "variational":
+        if self.posterior == "variational" and not is_held:
             return q
-        return Factors(q.loc, q.row.detach(), q.column.detach())  # these keep the spread that they have
+        return Factors(q.loc, q.row.detach(), q.column.detach())  # the spread stays as it is
 
     def _white_noise(self) -> Tensor:
         """For one step: a pair of antithetic draws, or the mean of q for a posterior that is a point on the way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,15 @@ class Trainee(ABC):
         :param start: the bound before the first.
         """
 
+    def parameters(self) -> dict[str, dict[str, Tensor]]:
+        """Copies of the states of "model" and "guide"."""
+        return {"model": copy_state(self.model), "guide": copy_state(self.guide)}
+
+    def load_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Goes back to what :meth:`parameters` returned."""
+        self.model.load_state_dict(parameters["model"])
+        self.guide.load_state_dict(parameters["guide"])
+
     @property
     def may_pause(self) -> bool:
         """True if a checkpoint may be taken here: no intermediate result waits for the next step."""
@@ -79,21 +88,14 @@ class TrainingRun:
         self._trainee, self._steps = trainee, steps
         self._schedule = Schedule(trainee.optimiser, steps)
         self._losses: list[float] = []
-        self._start, self._start_state = trainee.evaluate(), self._parameters()
-
-    def _parameters(self) -> dict[str, dict[str, Tensor]]:
-        return {"model": copy_state(self._trainee.model), "guide": copy_state(self._trainee.guide)}
-
-    def _load_parameters(self, parameters: dict[str, dict[str, Tensor]]) -> None:
-        self._trainee.model.load_state_dict(parameters["model"])
-        self._trainee.guide.load_state_dict(parameters["guide"])
+        self._start, self._start_state = trainee.evaluate(), self._trainee.parameters()
 
     def state(self) -> dict[str, Any]:
         """Everything that :meth:`load_state` needs to go on from here, to the bit."""
         return {
             "start": self._start,
             "start_parameters": self._start_state,
-            "parameters": self._parameters(),
+            "parameters": self._trainee.parameters(),
             "optimiser": self._trainee.optimiser.state_dict()["state"],
             "schedule": self._schedule.state(),
             "losses": torch.tensor(self._losses, dtype=torch.float64, device="cpu"),
@@ -102,7 +104,7 @@ class TrainingRun:
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes back to where :meth:`state` was asked for."""
         self._start, self._start_state = state["start"], state["start_parameters"]
-        self._load_parameters(state["parameters"])
+        self._trainee.load_parameters(state["parameters"])
         optimiser = self._trainee.optimiser.state_dict()
         optimiser["state"] = {int(key): value for key, value in state["optimiser"].items()}
         self._trainee.optimiser.load_state_dict(optimiser)
@@ -150,7 +152,7 @@ class TrainingRun:
         self._trainee.finish(self._steps, self._start)
         bound = self._trainee.evaluate()
         if not bound >= self._start:
-            self._load_parameters(self._start_state)
+            self._trainee.load_parameters(self._start_state)
             bound = self._start
         return Outcome(self._start, bound, self._losses)
 

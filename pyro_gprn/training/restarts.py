@@ -65,8 +65,7 @@ class Restarts(Generic[AnyTrainee]):
             trainee = self._train_one(steps, interruption, progress, callback)
         best = max(self.finished, key=lambda run: run["bound"])
         trainee = self._make() if trainee is None else trainee
-        self._model.load_state_dict(best["model"])
-        trainee.guide.load_state_dict(best["guide"])
+        trainee.load_parameters(best)
         return trainee, best
 
     def _train_one(
@@ -94,8 +93,7 @@ class Restarts(Generic[AnyTrainee]):
                 "start": outcome.start,
                 "bound": outcome.bound,
                 "losses": torch.tensor(outcome.losses, dtype=torch.float64, device="cpu"),
-                "model": copy_state(self._model),
-                "guide": copy_state(trainee.guide),
+                **trainee.parameters(),
                 "starts": list(trainee.starts),
             }
         )
