@@ -33,8 +33,8 @@ def settle(trainee: CollapsedTrainee, steps: int, start: float) -> None:
     Each round has draws of its own, and ends with the row covariance that is best for where it led. By fixed draws that
     covariance is held: it would learn to cancel the very draws.
 
-    It is for exact networks whose outputs share a kernel and whose hyperparameters are points: by fixed draws the spread
-    of others would grow without end.
+    It is for exact networks whose outputs share a kernel and whose hyperparameters are points: by fixed draws the
+    spread of others would grow without end.
 
     :param trainee: a network whose steps have been taken.
     :param steps: how many steps its training could take.
