@@ -31,6 +31,7 @@ from pyro_gprn.network.base import Network
 from pyro_gprn.outputs.compressed import CompressedStatistics, TooManyPatternsError
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import Outputs
+from pyro_gprn.pyro_state import few_threads
 from pyro_gprn.training.checkpoint import Checkpoint
 from pyro_gprn.training.fit import Fit, TrainingSettings, fit_identity
 from pyro_gprn.training.interruption import noticed_interrupts
@@ -409,15 +410,16 @@ class GPRNRegressor(Estimator):
             file=file,
         )
         limits = self.starts is None and len(starts) > 1
-        return selection.choose(
-            recipe,
-            starts,
-            with_limits=limits,
-            with_coregionalised=not data.is_part,  # they are for all rows together
-            any_kernel=any_kernel,
-            any_functions=bool(starts) and self.kernel_f is None,
-            any_latents=any_latents,
-        )
+        with few_threads(len(data.X)):  # what folds predict, too, is made of small matrices
+            return selection.choose(
+                recipe,
+                starts,
+                with_limits=limits,
+                with_coregionalised=not data.is_part,  # they are for all rows together
+                any_kernel=any_kernel,
+                any_functions=bool(starts) and self.kernel_f is None,
+                any_latents=any_latents,
+            )
 
     def output_correlation(self, X: Any, outputs: Outputs = None) -> np.ndarray:
         """The correlation between outputs at new inputs, ``(N*, b, b)`` over the b selected outputs, flattened.

@@ -38,6 +38,9 @@ from pyro_gprn.training.widening import AS_THEY_ARE, Widening
 FOLD_STEPS, FEW_ROWS, FEWEST_STEPS = 200, 100, 120
 #: Scores are means over at most this many outputs, evenly spread.
 N_SCORED = 300
+#: Where each output has a kernel of its own, predictions of a fold are averages over so many draws: each draw has a
+#: factor for each output, and with 128 draws of 18 outputs they took twice as long as the training.
+N_DRAWS_WITH_OWN_KERNELS = 32
 #: The kernel of the functions that is tried besides the usual one: several length-scales in place of one.
 OTHER_FUNCTIONS = "rational_quadratic"
 #: The names of the candidates whose functions are constant, and whose weights are.
@@ -239,6 +242,8 @@ class Selection:
         model = self._make(recipe, X, (known.source.n_outputs,))
         guide = self._train(model, known, recipe, self._steps).guide
         settings: dict[str, Any] = {"generator": new_generator(self._seed)}
+        if recipe.kernel.own_kernels and not recipe.is_coregionalised:
+            settings["n_draws"] = N_DRAWS_WITH_OWN_KERNELS
         if self._has_scales:
             scales = scales_of_outputs(model, guide, as_rule=True, generator=new_generator(self._seed))
             if scales is not None:

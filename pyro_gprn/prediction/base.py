@@ -277,8 +277,8 @@ class PosteriorPredictive(ABC):
         variance = components.variance(chosen, block) + (noise[..., block] if noise.shape[-1] > 1 else noise)
         mean, scales = components.mean(chosen, block), components.scales(chosen, block)
         if scales is None:
-            return StudentMixture(mean, variance.sqrt(), variance.new_tensor(math.inf))
-        return StudentMixture(mean, (variance * scales.squares).sqrt(), scales.degrees)
+            return StudentMixture(mean, variance.sqrt(), variance.new_tensor(math.inf)).overlapping()
+        return StudentMixture(mean, (variance * scales.squares).sqrt(), scales.degrees).overlapping()
 
     def _blocks(self, chosen: OutputSelection, numbers_per_output: int) -> Iterator[slice]:
         return chosen.blocks(max(1, BLOCK_NUMBERS // numbers_per_output))

@@ -173,6 +173,29 @@ class StudentMixture:
     scale: Tensor
     degrees: Tensor
 
+    def overlapping(self) -> StudentMixture:
+        """The mixture with components that are at least so wide that they overlap; its mean and spread are the same.
+
+        A few draws of the functions stand for all. Where a component is far narrower than the draws lie apart, the
+        truth falls between components, and a density that is small there says only that the draws are few: on a truss
+        with 18 outputs the mean log density was -3.1 in place of 1.0. Where components overlap nothing changes.
+
+        >>> apart = StudentMixture(torch.tensor([[-1.0], [1.0]]), torch.full((2, 1), 0.01), torch.tensor(torch.inf))
+        >>> wider = apart.overlapping()
+        >>> (wider.location.square() + wider.scale.square()).mean(0)  # the variance was 1.0001
+        tensor([1.0001])
+        >>> wider.scale.min() > 0.9
+        tensor(True)
+        """
+        # A kernel estimate from n draws is best with kernels of h = (4 / 3n)^(1/5) times the deviation between draws
+        # (Silverman 1986). What a component lacks in variance is added; centres move inwards for it (West 1993).
+        centre, between = self.location.mean(0), self.location.var(0, correction=0)
+        bandwidth = (4.0 / (3.0 * len(self.location))) ** 0.2
+        lacking = (bandwidth**2 * between - self.scale.square()).clamp(min=0.0)
+        moved = torch.where(between > 0, 1.0 - lacking.mean(0) / between, 1.0).clamp(min=0.0).sqrt()
+        scale = (self.scale.square() + lacking).sqrt()
+        return StudentMixture(centre + moved * (self.location - centre), scale, self.degrees)
+
     def log_density_by_component(self, y: Tensor) -> Tensor:
         """``(s, …)``."""
         degrees = self.degrees.clamp(max=_INFINITE)
