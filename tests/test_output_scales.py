@@ -224,6 +224,42 @@ def test_quantiles_of_a_lumpy_mixture_are_exact():
         assert (below - p).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("n_draws", [1, 2, 128])
+def test_components_that_overlap_stay_and_narrow_ones_are_widened_about_the_same_mean_and_variance(n_draws):
+    generator = torch.Generator().manual_seed(0)
+    location = torch.randn(n_draws, 3, generator=generator).double()
+    scale = (torch.rand(n_draws, 3, generator=generator).double() + 0.5) * torch.tensor([1.5, 0.1, 1e-6]).double()
+    mixture = StudentMixture(location, scale, torch.tensor(math.inf).double())
+    wider = mixture.overlapping()
+    torch.testing.assert_close(wider.location.mean(0), location.mean(0))
+
+    def variance(of):
+        return of.scale.square().mean(0) + of.location.var(0, correction=0)
+
+    torch.testing.assert_close(variance(wider), variance(mixture))
+    torch.testing.assert_close(wider.location[:, 0], location[:, 0])
+    torch.testing.assert_close(wider.scale[:, 0], scale[:, 0])
+    if n_draws > 1:
+        # one width for all of the narrowest, by Silverman's rule
+        rule = (4 / (3 * n_draws)) ** 0.2 * location[:, 2].std(correction=0)
+        torch.testing.assert_close(wider.scale[:, 2], rule.expand(n_draws))
+
+
+def test_the_density_of_a_smooth_distribution_is_found_by_few_draws_that_are_certain():
+    """The functions spread the prediction like a standard normal; given one of 128 draws it is nearly certain."""
+    generator = torch.Generator().manual_seed(1)
+    location = torch.randn(128, 1, generator=generator).double()
+    mixture = StudentMixture(location, torch.full_like(location, 1e-4), torch.tensor(math.inf).double())
+    truth = torch.randn(2000, generator=generator).double()
+
+    def log_density(of):
+        return (of.log_density_by_component(truth).logsumexp(0) - math.log(128)).mean().item()
+
+    best = scipy.stats.norm.logpdf(truth.numpy()).mean()
+    assert log_density(mixture) < best - 1000
+    assert abs(log_density(mixture.overlapping()) - best) < 0.03
+
+
 def test_one_row_and_constant_outputs_have_finite_predictions():
     for outputs, n_rows in [(Y[:1], 1), (torch.zeros(5, 6), 5), (Y[:2], 2)]:
         model, posterior = constant_functions(outputs, n_rows)

@@ -288,7 +288,6 @@ def test_with_equal_kernels_all_results_are_those_of_the_shared_one(holes):
                 "bound": collapsed_bound(model, q, covariances, white, known),
                 "value": evaluate_bound(model, q, covariances, white, known),
                 "rows": gauss_newton_rows(model, covariances, white, torch.ones(K).double(), known),
-                "effective": torch.tensor(read_effective_outputs(model, known)),
                 "mean": new.mean(),
                 "variance": new.variance(),
                 "variance of two": new.variance([2, 0]),
@@ -312,6 +311,17 @@ def test_with_equal_kernels_all_results_are_those_of_the_shared_one(holes):
 
 
 # Independent GPs with a kernel each.
+
+
+def test_outputs_that_share_a_kernel_count_twice_and_those_with_their_own_once():
+    inputs, data = numbers(40, 2), numbers(40, 12, seed=5)
+    copies = torch.cat([data, data], 1)  # 24 outputs, worth 12 at most
+    found = {}
+    for own in (False, True):
+        model = CollapsedGPRN(inputs, 24, 1, noise_y=0.5, own_kernels=own)
+        found[own] = read_effective_outputs(model, model.statistics(copies))
+    assert 6 < found[True] < 12
+    close(found[False], 2 * found[True])
 
 
 @holes

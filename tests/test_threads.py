@@ -13,6 +13,8 @@ from pyro import poutine
 from pyro.nn import PyroSample
 from quick import small
 
+from pyro_gprn.estimator.selection import Selection
+
 X = np.random.default_rng(0).uniform(size=(14, 2))
 Y = np.sin(3 * X[:, :1] + np.arange(12)) + X[:, 1:]
 X_NEW = X[:5] + 0.05
@@ -164,3 +166,18 @@ def test_each_thread_has_its_own_number_of_torch_threads_back():
     thread.join(60)
     assert inside == [1, 1]
     assert after == [2, 2]
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_folds_are_fitted_and_predicted_on_one_thread_of_torch(monkeypatch):
+    """Beside another busy process two threads made what folds predict take ten times as long."""
+    seen, score = [], Selection._score
+
+    def watched(self, name, fold):
+        seen.append(torch.get_num_threads())
+        return score(self, name, fold)
+
+    monkeypatch.setattr(Selection, "_score", watched)
+    make(selection=True).fit(X, Y)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
