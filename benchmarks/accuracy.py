@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py --only heat plume --splits 2 --methods "GPRNRegressor()" "sklearn GP"
     python benchmarks/accuracy.py --held-aside           the problems on which nothing was developed
     python benchmarks/accuracy.py --blind                the problems written without a look at how GPRNs do
-    python benchmarks/accuracy.py --unseen               the same, first run on 2026-11-19
+    python benchmarks/accuracy.py --unseen               the same, written last
     python benchmarks/accuracy.py --summary              print the summary of the results so far
     python benchmarks/accuracy.py --list                 print the problems and methods
 
@@ -40,7 +40,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, what in (
         ("held-aside", "on which nothing was developed"),
         ("blind", "written without a look at GPRNs"),
-        ("unseen", "written likewise, first run on 2026-11-19"),
+        ("unseen", "written likewise, and last"),
     ):
         group.add_argument(f"--{name}", dest="group", action="store_const", const=name, help=f"the problems {what}")
     parser.set_defaults(group="accuracy")

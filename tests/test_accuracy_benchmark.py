@@ -261,7 +261,7 @@ def test_the_command_takes_one_group_and_names_the_file_of_results_after_it(tmp_
     import accuracy
 
     monkeypatch.chdir(tmp_path)
-    chosen = (([], "circuit", "accuracy"), (["--blind"], "wing", "blind"), (["--unseen"], "nose", "unseen"))
+    chosen = (([], "circuit", "accuracy"), (["--blind"], "wing", "blind"), (["--unseen"], "motor", "unseen"))
     for flags, problem, name in chosen:
         accuracy.main([*flags, "--only", problem, "--methods", "mean", "--splits", "1"])
         assert f'"{problem}"' in (tmp_path / f"{name}.jsonl").read_text()

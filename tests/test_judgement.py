@@ -100,7 +100,7 @@ def scorer(values, fitted):
         fitted.append(name)
         rows = torch.full((3, 2), math.nan)
         rows[fold.held_out, 0] = values[name]
-        return HeldOut(rows, torch.full((3, 2, 4), 1.0))
+        return HeldOut(rows, torch.full((3, 2, 4), 1.0), torch.zeros(3, 2, 4))
 
     return score
 
@@ -122,7 +122,7 @@ def test_a_dropped_candidate_is_compared_on_the_rows_that_it_has():
     def score(name, fold):  # the second fold is harder
         rows = torch.full((3, 2), math.nan)
         rows[fold.held_out, 0] = {"best": 1.0, "other": 1.5}[name] * (1.0 + 4.0 * (fold is FOLDS[1]))
-        return HeldOut(rows, torch.full((3, 2, 4), 1.0))
+        return HeldOut(rows, torch.full((3, 2, 4), 1.0), torch.zeros(3, 2, 4))
 
     best, other = judge(["best", "other"], FOLDS[:2], score, progress=False).report("best")
     assert best["score"] == 3.0
@@ -209,7 +209,7 @@ def test_without_a_tenth_that_stands_out_there_is_one_factor(spread):
     errors = numbers(400, len(spread)).abs()
     errors[:, -2:] *= 3.0
     found = find_widening(of_rows(errors), spread)
-    assert found.is_same
+    assert not found.needs_spread
     assert (found.at(spread) == found.others).all()
 
 
@@ -255,7 +255,7 @@ def test_rows_and_hidden_entries_of_a_fold_are_kept_apart(monkeypatch):
 
 def score_without_fits(monkeypatch, deviations):
     """Every fold of every candidate has the same score, and these deviations."""
-    held_out = HeldOut(torch.full((24, 2), 1.0), deviations)
+    held_out = HeldOut(torch.full((24, 2), 1.0), deviations, torch.zeros_like(deviations))
     monkeypatch.setattr(selection.Selection, "_score", lambda self, candidate, fold: held_out)
 
 
@@ -295,7 +295,7 @@ def test_what_is_given_is_not_chosen():
 def test_a_limit_of_the_network_can_win_and_be_saved(name, kernel, monkeypatch, tmp_path):
     def score(self, candidate, fold):
         rows = torch.full((24, 2), 0.1 if candidate == name else 1.0)
-        return HeldOut(rows, torch.ones(24, 2, 30))
+        return HeldOut(rows, torch.ones(24, 2, 30), torch.zeros(24, 2, 30))
 
     monkeypatch.setattr(selection.Selection, "_score", score)
     x, y = smooth()
@@ -315,7 +315,8 @@ def test_another_kernel_of_the_functions_is_tried_unless_one_is_given(given, is_
     best = {name: 0.05, "functions": 0.1}
 
     def score(self, candidate, fold):
-        return HeldOut(torch.full((24, 2), best.get(candidate, 1.0)), torch.ones(24, 2, 30))
+        rows = torch.full((24, 2), best.get(candidate, 1.0))
+        return HeldOut(rows, torch.ones(24, 2, 30), torch.zeros(24, 2, 30))
 
     monkeypatch.setattr(selection.Selection, "_score", score)
     r = GPRNRegressor(2, kernel_w="rbf", **given, **QUICK).fit(*smooth())

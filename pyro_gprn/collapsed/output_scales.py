@@ -82,13 +82,13 @@ def learn_output_scales(
     settings: dict[str, Any] = {"prior_degrees": prior_degrees, "widening": widening, "n_draws": n_draws}
     rule = learn_scale_rule(model, posterior, known, generator=generator, **settings)
     n_outputs = known.source.n_outputs
-    if math.isinf(rule.prior_degrees) and widening.is_same:
+    if math.isinf(rule.prior_degrees) and not widening.needs_spread:
         return OutputScales.known(n_outputs, like=known.counts).widened(widening, None)
-    degrees, squares, factors = known.counts.new_full((3, n_outputs), math.nan)
+    degrees, squares, factors, spread = known.counts.new_full((4, n_outputs), math.nan)
     everything = known.source.chunks(known.chunk_bytes)
     for some, block in everything if positions is None else [(positions, known.source.read(positions))]:
-        degrees[some], squares[some], _, factors[some], _ = rule.of_values(block, some)
-    return OutputScales(degrees, squares, rule.prior_degrees, factors, widening)
+        degrees[some], squares[some], _, factors[some], _, spread[some] = rule.of_values(block, some)
+    return OutputScales(degrees, squares, rule.prior_degrees, factors, widening, spread)
 
 
 class Precision(Protocol):
@@ -132,7 +132,7 @@ class ScaleRule:
 
     def of_values(self, block: Tensor, positions: slice | Tensor) -> OutputScales:
         """The scales of outputs ``(N, b)``, NaN where one is missing, which lie at these positions."""
-        spread = None if self.widening.is_same else spread_of(block.to(self.known.counts))
+        spread = spread_of(block.to(self.known.counts)) if self.widening.needs_spread else None
         return self._before_widening(block, positions).widened(self.widening, spread)
 
     def _before_widening(self, block: Tensor, positions: slice | Tensor) -> OutputScales:

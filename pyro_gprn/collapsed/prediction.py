@@ -35,7 +35,7 @@ from pyro_gprn.collapsed.spread import most_directions, n_pairs, products_of_pai
 from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.selection import OutputSelection
 from pyro_gprn.prediction.base import Components, PosteriorPredictive
-from pyro_gprn.prediction.scales import OutputScales, variance_factors
+from pyro_gprn.prediction.scales import OutputScales, Scales, variance_factors
 from pyro_gprn.pyro_state import white_noise
 
 #: What may be wanted of predictions for blocks of outputs.
@@ -171,10 +171,13 @@ class CollapsedPredictive(PosteriorPredictive):
         n_new = len(self.X_new)
         forms = self._forms(noise=True)
         both = torch.cat([self._averaged(with_variance=False)[0], self._conditioned.projection], dim=1)
-        for block in self._blocks(OutputSelection(None, self.output_shape), self._numbers_per_output()[1]):
+        everything = OutputSelection(None, self.output_shape)
+        for block in self._blocks(everything, self._numbers_per_output()[1]):
             combined = combine_outputs(both, self._known, block)  # Y is read once, for mean and variance
             mean[:, block] = combined[:n_new]
-            variance[:, block] = self._variance_along(combined[n_new:], block, forms)
+            found = self._variance_along(combined[n_new:], block, forms)
+            stretched = self._stretch(everything, block, mean[:, block])
+            variance[:, block] = found if stretched is None else found.mul_(stretched)
 
     def _noise(self, chosen: OutputSelection) -> Tensor:
         noise = _of_outputs(self._conditioned.noise.mean(0), self._known, chosen).squeeze(-1)
@@ -246,6 +249,7 @@ class CollapsedPredictive(PosteriorPredictive):
             settled._apart = self._mix_apart(drawn)
         else:
             settled._joint_mixture = self._joint_mixture
+            settled._averages = () if self._is_same_everywhere else self._averaged(with_variance=False)
             settled._chosen = choose_draws(drawn.n_draws, n_draws, self._generator)
         nothing: Any = None  # until of_outputs
         settled._conditioned = SettledDraws(nothing, drawn.n_draws, drawn.noise, projection)
@@ -318,7 +322,7 @@ class ChosenComponents(Components):
         self,
         mixture: Any,
         conditioned: Any,
-        scales: OutputScales | ScaleRule | None,
+        scales: Scales | None,
         draws: Tensor,
         generator: torch.Generator | None,
     ) -> None:

@@ -113,10 +113,13 @@ class ScatteredPredictive(CollapsedPredictive):
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         everything = OutputSelection(None, self.output_shape)
+        noise = self._noise(everything).expand(everything.size)
         for block in self._blocks(everything, self._numbers_per_output()[1]):
             means, of_holes = self._filled.mean_and_variance(block)
-            mean[:, block], variance[:, block] = means.mean(0), self._variance_of(means, of_holes, block)
-        variance += self._noise(everything)
+            mean[:, block] = means.mean(0)
+            found = self._variance_of(means, of_holes, block) + noise[block]
+            stretched = self._stretch(everything, block, means.mean(0))
+            variance[:, block] = found if stretched is None else found * stretched
 
     def _kind_of_components(self) -> type[ChosenComponents]:
         return _FilledComponents

@@ -265,7 +265,7 @@ def _(
     **settings: Any,
 ) -> OutputScales:
     scales = OutputScales.known(model.n_outputs, like=model.X)  # outputs have variances of their own already
-    spread = None if widening.is_same else spread_of(model.statistics(Y).source.read(slice(None)).to(model.X))
+    spread = spread_of(model.statistics(Y).source.read(slice(None)).to(model.X)) if widening.needs_spread else None
     return scales.widened(widening, spread)
 
 

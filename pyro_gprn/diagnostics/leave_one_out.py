@@ -91,7 +91,9 @@ class LeftOut(NamedTuple):
         if scales is None:
             return StudentMixture(self.mean, self.variance.sqrt(), self.mean.new_tensor(math.inf))
         means = scales.spread_out(self.mean, self.mean.mean(0))
-        return StudentMixture(means, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
+        mixture = StudentMixture(means, (self.variance * self._squares(scales)).sqrt(), scales.degrees - 1.0)
+        stretched = scales.squares_at_places(means.mean(0))
+        return mixture if stretched is None else mixture.stretched(stretched.sqrt())
 
     def _squares(self, scales: OutputScales) -> Tensor:
         """``ŝ_d²`` of each row without what the row itself says of it, ``(N, b)``."""

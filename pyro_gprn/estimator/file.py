@@ -24,7 +24,7 @@ from pyro_gprn.outputs.gram import OutputStatistics
 from pyro_gprn.outputs.source import ArrayOutputs, OutputSource, StandardizedOutputs
 from pyro_gprn.prediction.scales import OutputScales, Scales
 from pyro_gprn.training.checkpoint import digest
-from pyro_gprn.training.widening import Widening
+from pyro_gprn.training.widening import Places, Widening
 
 _KIND = "regressor"
 #: The jitter of fits whose files do not name it.
@@ -77,7 +77,7 @@ def write_fit(
             "losses": fitted.losses,
             "restarts": fitted.runs,
             "selection": fitted.selection,
-            "widening": fitted.widening._asdict(),
+            "widening": fitted.widening._asdict() | {"places": fitted.widening.places._asdict()},
             "latent_scores": fitted.latent_scores,
             "kernel_evidence": fitted.kernel_evidence,
             "training_identity": fitted.training_identity,
@@ -210,7 +210,8 @@ def _rebuild_widening(saved: Any) -> Widening:
         return Widening.same(float(saved))
     lower, upper = saved["spreads"]
     others, most, holes = (float(saved[name]) for name in ("others", "most", "holes"))
-    return Widening(others, most, (float(lower), float(upper)), holes)
+    places = Places(**{name: float(value) for name, value in saved.get("places", {}).items()})
+    return Widening(others, most, (float(lower), float(upper)), holes, places)
 
 
 def _rebuild_scales(
@@ -221,9 +222,11 @@ def _rebuild_scales(
     if "squares" not in saved:
         return float(saved["prior_degrees"])
     degrees, squares = (saved[name].to(device) for name in ("degrees", "squares"))
-    factors = saved.get("factors", widening.others)
-    factors = factors.to(device) if isinstance(factors, Tensor) else float(factors)
-    return OutputScales(degrees, squares, saved["prior_degrees"], factors, widening)
+    factors, spread = (
+        each.to(device) if isinstance(each, Tensor) else float(each)
+        for each in (saved.get("factors", widening.others), saved.get("spread", 1.0))
+    )
+    return OutputScales(degrees, squares, saved["prior_degrees"], factors, widening, spread)
 
 
 def _find_outputs(

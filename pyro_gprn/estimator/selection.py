@@ -256,10 +256,11 @@ class Selection:
         variance, mean = predictive.variance(positions).detach(), predictive.mean(positions).detach()
         deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
         truth = self._truth[rows.to(self._X.device)]
-        found = torch.full((2, *self._truth.shape), torch.nan, dtype=torch.float64, device="cpu")
-        found[:, rows] = torch.stack([gaussian_crps(mean, deviation, truth), (truth - mean).abs() / deviation]).cpu()
-        scores, deviations = torch.where(torch.stack(asked, 1), found.unsqueeze(2), torch.nan)  # (N, 2, b)
-        return HeldOut(scores.nanmean(2), deviations)
+        found = torch.full((3, *self._truth.shape), torch.nan, dtype=torch.float64, device="cpu")
+        crps = gaussian_crps(mean, deviation, truth)
+        found[:, rows] = torch.stack([crps, (truth - mean).abs() / deviation, mean]).cpu()
+        scores, deviations, means = torch.where(torch.stack(asked, 1), found.unsqueeze(2), torch.nan)  # (N, 2, b)
+        return HeldOut(scores.nanmean(2), deviations, means)
 
     def _on_fold(self, recipe: Recipe, fold: Fold, X: Tensor, known: OutputStatistics) -> Recipe:
         """The recipe with the independent GPs of its kernel fitted to what a fold keeps, once for all candidates."""

@@ -12,7 +12,7 @@ from torch import Size, Tensor
 from pyro_gprn.network.base import Network
 from pyro_gprn.network.checks import check_inputs
 from pyro_gprn.outputs.selection import Outputs, OutputSelection
-from pyro_gprn.prediction.scales import OutputScales, StudentMixture
+from pyro_gprn.prediction.scales import OutputScales, Scales, StudentMixture
 from pyro_gprn.pyro_state import white_noise
 
 #: How many numbers an intermediate array of one block of outputs may hold.
@@ -70,6 +70,8 @@ class PosteriorPredictive(ABC):
     (torch.Size([5, 20, 30]), torch.Size([5, 30]))
     """
 
+    _scales: Scales | None = None  #: of the outputs; None if all are 1
+
     def __init__(self, model: Network, X_new: Tensor, generator: torch.Generator | None = None) -> None:
         self.X_new = check_inputs(X_new, n_columns=model.X.shape[1], name="X_new").to(model.X.device)
         self.output_shape = model.output_shape
@@ -112,12 +114,30 @@ class PosteriorPredictive(ABC):
         :param noise: whether observation noise is included.
         :param out: as for :meth:`mean`.
         """
-        result = self._fill(outputs, self._variance, self._numbers_per_output()[1], out)
-        if noise:
-            with torch.set_grad_enabled(self.X_new.requires_grad):
-                chosen = OutputSelection(outputs, self.output_shape)
-                result += chosen.reshape(self._noise(chosen).to(result.dtype).expand(chosen.size))
-        return result
+        with torch.set_grad_enabled(self.X_new.requires_grad):
+            everything = OutputSelection(outputs, self.output_shape)
+            of_noise = self._noise(everything).expand(everything.size) if noise else self.X_new.new_zeros(1)
+
+        def compute(chosen: OutputSelection, block: slice) -> Tensor:
+            found = self._variance(chosen, block) + (of_noise[block] if noise else of_noise)
+            stretched = None if self._is_same_everywhere else self._stretch(chosen, block, self._mean(chosen, block))
+            return found if stretched is None else found * stretched
+
+        return self._fill(outputs, compute, self._numbers_per_output()[1], out)
+
+    @property
+    def _is_same_everywhere(self) -> bool:
+        """True unless deviations from the mean are stretched by how far an output is predicted from its own mean."""
+        return self._scales is None or self._scales.widening.places.is_nothing
+
+    def _stretch(self, chosen: OutputSelection, block: slice, mean: Tensor) -> Tensor | None:
+        """The squares of what deviations are stretched by at these places, ``(N*, b)``; None if it is 1 everywhere.
+
+        :param mean: what is predicted there, ``(N*, b)``.
+        """
+        if self._scales is None or self._is_same_everywhere:
+            return None
+        return self._scales.at(chosen.positions(block)).squares_at_places(mean)
 
     def fill_mean_and_variance(self, mean: Tensor, variance: Tensor) -> None:
         """Writes mean and variance of all outputs, noise included, to tensors ``(N*, D)`` of any floating type."""
@@ -150,6 +170,12 @@ class PosteriorPredictive(ABC):
         for start in range(0, n_draws, at_once):
             some = slice(start, start + at_once)
             result[some] = self._draw(result[some], components, chosen, some, noise)
+        if not self._is_same_everywhere:
+            for block in self._blocks(chosen, n_draws * len(self.X_new)):
+                mean = self._mean(chosen, block)
+                stretched = self._stretch(chosen, block, mean)
+                if stretched is not None:
+                    result[..., block] = mean + stretched.sqrt() * (result[..., block] - mean)
         return chosen.reshape(result)
 
     @torch.no_grad()
@@ -278,7 +304,9 @@ class PosteriorPredictive(ABC):
         mean, scales = components.mean(chosen, block), components.scales(chosen, block)
         if scales is None:
             return StudentMixture(mean, variance.sqrt(), variance.new_tensor(math.inf)).overlapping()
-        return StudentMixture(mean, (variance * scales.squares).sqrt(), scales.degrees).overlapping()
+        mixture = StudentMixture(mean, (variance * scales.squares).sqrt(), scales.degrees).overlapping()
+        stretched = self._stretch(chosen, block, mean.mean(0))
+        return mixture if stretched is None else mixture.stretched(stretched.sqrt())
 
     def _blocks(self, chosen: OutputSelection, numbers_per_output: int) -> Iterator[slice]:
         return chosen.blocks(max(1, BLOCK_NUMBERS // numbers_per_output))

@@ -42,7 +42,8 @@ class OutputScales(NamedTuple):
     squares: Tensor  #: ŝ_d², (D,)
     prior_degrees: float  #: ν, of what was known of every scale before the data
     factors: Tensor | float = 1.0  #: what each ŝ_d, and the spread between draws, was multiplied by since, (D,)
-    widening: Widening = AS_THEY_ARE  #: what tells these factors, and that of missing entries of training rows
+    widening: Widening = AS_THEY_ARE  #: what tells these factors, and those of places and of missing entries
+    spread: Tensor | float = 1.0  #: the standard deviation over the training rows, (D,), if the widening needs it
 
     @classmethod
     def known(cls, n_outputs: int, like: Tensor) -> OutputScales:
@@ -52,21 +53,33 @@ class OutputScales(NamedTuple):
 
     def at(self, positions: slice | Tensor) -> OutputScales:
         """Those of some of the flattened outputs, ``(b,)``."""
-        factors = self.factors[positions] if isinstance(self.factors, Tensor) else self.factors
-        return self._replace(degrees=self.degrees[positions], squares=self.squares[positions], factors=factors)
+        factors, spread = (
+            each[positions] if isinstance(each, Tensor) else each for each in (self.factors, self.spread)
+        )
+        degrees, squares = self.degrees[positions], self.squares[positions]
+        return self._replace(degrees=degrees, squares=squares, factors=factors, spread=spread)
 
     def widened(self, widening: Widening, spread: Tensor | None) -> OutputScales:
         """The scales, which have not been widened yet, multiplied by the factors of their outputs.
 
         :param spread: the standard deviation of each output over the training rows, ``(D,)``; None will do if the
-            factor is the same for all.
+            widening does not need it.
 
         >>> scales = OutputScales.known(2, like=torch.ones(())).widened(Widening.same(1.5), None)
         >>> scales.squares, scales.widening.holes
         (tensor([2.2500, 2.2500]), 1.5)
         """
+        scales = self._replace(widening=widening) if spread is None else self._replace(widening=widening, spread=spread)
         factors = widening.others if spread is None else widening.at(spread)
-        return self._replace(squares=self.squares * factors**2, factors=factors, widening=widening)
+        return scales._replace(squares=self.squares * factors**2, factors=factors)
+
+    def squares_at_places(self, mean: Tensor) -> Tensor | None:
+        """The squares of the factors that places have besides, ``(…, D)``; None if all are 1.
+
+        :param mean: the predicted mean, ``(…, D)``.
+        """
+        places = self.widening.places
+        return None if places.is_nothing else places.squares(mean, torch.as_tensor(self.spread))
 
     def variance(self) -> Tensor:
         """``E[s_d²] = ŝ_d² ν_d / (ν_d − 2)``, ``(D,)``: the variance of a Student-t over that of its Gaussian.
@@ -195,6 +208,11 @@ class StudentMixture:
         moved = torch.where(between > 0, 1.0 - lacking.mean(0) / between, 1.0).clamp(min=0.0).sqrt()
         scale = (self.scale.square() + lacking).sqrt()
         return StudentMixture(centre + moved * (self.location - centre), scale, self.degrees)
+
+    def stretched(self, factors: Tensor) -> StudentMixture:
+        """With all deviations from the mean multiplied by factors, ``(…)``."""
+        centre = self.location.mean(0)
+        return StudentMixture(centre + factors * (self.location - centre), factors * self.scale, self.degrees)
 
     def log_density_by_component(self, y: Tensor) -> Tensor:
         """``(s, …)``."""

@@ -31,7 +31,7 @@ N_FOLDS, N_FOLDS_OF_MANY = 5, 3
 PATIENCE = 0.3
 #: How candidates are fitted and scored: another number for another way, since the scores of the two do not compare. A
 #: search that was cut short is not gone on with by another way.
-SCORING = 2
+SCORING = 3
 #: A challenger is dropped if it is not the best after so many folds.
 FOLDS_OF_A_CHALLENGE = 2
 
@@ -41,6 +41,7 @@ class HeldOut(NamedTuple):
 
     scores: Tensor  #: mean score of each row, lower is better, (N, 2): as a held-out row, and of its hidden entries
     deviations: Tensor  #: absolute errors over predicted standard deviations, of b outputs, (N, 2, b): likewise
+    means: Tensor  #: what is predicted of them, (N, 2, b)
 
 
 #: Fits a candidate to what a fold keeps and predicts what it holds out.
@@ -54,12 +55,14 @@ class Judgement:
     :param by_row: for each candidate the mean score of each row, ``(N, 2)``, lower is better; NaN where it has none.
     :param deviations: absolute errors over predicted standard deviations, ``(N, 2, b)``: of held-out rows and of hidden
         entries.
+    :param means: what was predicted, likewise.
     :param n_folds: how many folds each was fitted to.
     :param seconds: how long that took.
     """
 
     by_row: dict[str, Tensor] = field(default_factory=dict)
     deviations: dict[str, Tensor] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
     n_folds: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -114,12 +117,12 @@ class Judgement:
 
         :param spread: the standard deviation of the scored outputs over the training rows, ``(b,)``.
         """
-        return find_widening(self.deviations[name], spread)
+        return find_widening(self.deviations[name], spread, self.means.get(name))
 
     def add(self, name: str, found: HeldOut, seconds: float) -> None:
         """Takes in what one more fold says."""
         # A row is held out once; an entry may be hidden in several folds, and then the last one counts.
-        for kept, values in ((self.by_row, found.scores), (self.deviations, found.deviations)):
+        for kept, values in zip((self.by_row, self.deviations, self.means), found, strict=True):
             values = values.double().cpu()
             kept[name] = torch.where(values.isnan(), kept.get(name, torch.nan), values)
         self.n_folds[name] = self.n_folds.get(name, 0) + 1
@@ -129,12 +132,12 @@ class Judgement:
         """Takes over what a checkpoint kept of some candidates."""
         for name in (name for name in names if name in saved["by_row"]):
             self.by_row[name], self.seconds[name] = saved["by_row"][name], saved["seconds"][name]
-            self.deviations[name] = saved["deviations"][name]
+            self.deviations[name], self.means[name] = saved["deviations"][name], saved["means"][name]
             self.n_folds[name] = int(saved["n_folds"][name])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {name: getattr(self, name) for name in ("by_row", "deviations", "n_folds", "seconds")}
+        return {name: getattr(self, name) for name in ("by_row", "deviations", "means", "n_folds", "seconds")}
 
 
 def judge(
@@ -165,7 +168,7 @@ def judge(
     >>> fold = Fold(torch.tensor([0, 1]), torch.tensor([2]))
     >>> guess = {"good": 1.0, "bad": 3.0}
     >>> def score(name, fold):
-    ...     return HeldOut(torch.full((3, 2), guess[name]), torch.full((3, 2, 4), 1.96))
+    ...     return HeldOut(torch.full((3, 2), guess[name]), torch.full((3, 2, 4), 1.96), torch.zeros(3, 2, 4))
     >>> judgement = judge(list(guess), [fold], score, progress=False)
     >>> judgement.best, judgement.score("bad")
     ('good', 3.0)
