@@ -213,6 +213,37 @@ def test_without_a_tenth_that_stands_out_there_is_one_factor(spread):
     assert (found.at(spread) == found.others).all()
 
 
+@pytest.mark.parametrize(("level", "slope"), [(0.7, 0.4), (1.0, 0.0), (0.36, 0.0)])
+def test_places_tell_how_errors_grow_with_the_distance_from_the_mean(level, slope):
+    """Of the factors that are wanted, those below 1 are taken half of the way."""
+    means = 1.5 * DIFFERENT * numbers(4000, 50, seed=1)
+    distance = (means / DIFFERENT).abs()
+    wanted = (level + slope * distance.square()).sqrt()
+    errors = of_rows(wanted * numbers(4000, 50).abs())
+    found = find_widening(errors, DIFFERENT, of_rows(means))
+    output = torch.ones(1).double()
+
+    def factor(at):
+        squares = found.places.squares(output * at, output)
+        return (found.others * squares.sqrt()).item()
+
+    for at in (0.2, 1.5, 2.5):
+        rule = (level + slope * at**2) ** 0.5 / found.others
+        expected = found.others * (rule if rule > 1 else rule**0.5)
+        assert factor(at) == pytest.approx(expected, rel=0.15)
+    assert factor(100.0) == factor(found.places.reach)
+
+
+def test_places_need_predictions_at_several_distances_and_enough_outputs():
+    errors, means = of_rows(numbers(400, 50).abs()), of_rows(0.01 * numbers(400, 50))
+    assert find_widening(errors, DIFFERENT, means).places.is_nothing
+    assert find_widening(errors, DIFFERENT).places.is_nothing
+    few = find_widening(errors[..., :8], ALIKE[:8], of_rows(3 * numbers(400, 8)))
+    assert few.places.is_nothing
+    constant = find_widening(errors, torch.zeros(50).double(), of_rows(numbers(400, 50)))
+    assert constant.places.is_nothing
+
+
 def test_hidden_entries_have_their_own_factor_and_do_not_change_that_of_rows():
     rows = 1.2 * numbers(4000, 50).abs()
     deviations = of_rows(rows)

@@ -3,6 +3,7 @@
 import errno
 import pickle
 import warnings
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -30,6 +31,7 @@ from pyro_gprn.outputs.scattered import ScatteredStatistics
 from pyro_gprn.outputs.source import ArrayOutputs
 from pyro_gprn.outputs.spreads import Spreads
 from pyro_gprn.outputs.standardize import standardize
+from pyro_gprn.training.widening import Places, Widening
 
 N, SHAPE = 12, (6, 10)
 SETTINGS = {
@@ -177,6 +179,26 @@ def test_a_lazy_fit_has_the_bound_and_the_predictions_of_one_in_memory(holes, dt
         assert other.chunks[1:] == ((4, 2), (3, 3, 3, 1))
         assert largest_difference(one, other) <= tolerance
     assert abs(expected.score(X_new, Y[:5]) - found.score(X_new, Y[:5])) <= tolerance
+
+
+@pytest.mark.parametrize("holes", ["none", "scattered"])
+def test_intervals_by_output_and_place_are_those_of_a_fit_in_memory(holes, request):
+    if holes == "scattered":
+        request.getfixturevalue("_always_scattered")
+    Y, X_new = field(np.float64, holes), inputs(17)[12:]
+    widening = Widening(1.2, 0.7, (0.2, 3.0), places=Places(0.6, 0.4, 1.5))
+    found = []
+    for outputs in (Y, da.from_array(Y, chunks=(5, 4, 3))):
+        r = regressor().fit(inputs(), outputs)
+        r._set_fitted(replace(r.fitted_, widening=widening))
+        mean, deviation = r.predict(X_new, return_std=True)
+        draws = np.asarray(r.sample(X_new, 4000))
+        np.testing.assert_allclose(draws.std(0), deviation, rtol=0.25)
+        found.append(
+            [mean, deviation, *r.predict(X_new, quantiles=(0.05, 0.8)), r.log_predictive_density(X_new, Y[:5])]
+        )
+    for one, other in zip(*found, strict=True):
+        assert largest_difference(one, other) <= 1e-9
 
 
 @pytest.mark.usefixtures("_whole")

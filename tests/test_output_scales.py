@@ -34,7 +34,7 @@ from pyro_gprn.outputs.variation import spread_of
 from pyro_gprn.prediction.base import MixturePredictive
 from pyro_gprn.prediction.scales import OutputScales, StudentMixture, student_cdf
 from pyro_gprn.pyro_state import new_generator
-from pyro_gprn.training.widening import Widening
+from pyro_gprn.training.widening import Places, Widening
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -438,6 +438,14 @@ def test_scales_of_some_outputs_are_the_same_without_the_others(outputs):
 
 
 WIDENING = Widening(others=1.2, most=0.6, spreads=(0.2, 5.0), holes=1.7)
+BY_PLACE = WIDENING._replace(places=Places(level=0.6, slope=0.4, reach=1.5))
+either = pytest.mark.parametrize("widening", [WIDENING, BY_PLACE], ids=["by output", "by place"])
+
+
+def stretched(widening, spread, mean):
+    """The factor of each number, by the definition."""
+    distance = (mean / spread).abs().clamp(max=widening.places.reach)
+    return widening.at(spread) * (widening.places.level + widening.places.slope * distance.square()).sqrt()
 
 
 @pytest.mark.parametrize("prior_degrees", [2.0, math.inf])
@@ -458,17 +466,24 @@ def test_each_scale_is_widened_by_the_factor_of_its_outputs_spread(outputs, prio
 
 
 @pytest.mark.parametrize("prior_degrees", [2.0, math.inf])
+@either
 @pytest.mark.parametrize("kind", ["complete", "groups", "scattered", "inducing"])
-def test_what_widens_an_output_scales_its_whole_deviation_from_the_mean(kind, prior_degrees):
+def test_what_widens_an_output_scales_its_whole_deviation_from_the_mean(kind, widening, prior_degrees):
     outputs = Y if kind in ("complete", "inducing") else with_holes()
     model = CollapsedGPRN(X, 6, 2, noise_y=0.3, inducing=4 if kind == "inducing" else None)
     known = model.statistics(OutputStatistics.of(outputs, scattered=kind == "scattered"))
     draws = {"v": 1.5 * torch.randn(6, model.n_values, 2, dtype=torch.float64)}
-    plain, wide = (predict_with(model, draws, known, prior_degrees, widening) for widening in (Widening(), WIDENING))
-    factors, mean = WIDENING.at(spread_of(outputs.double())), plain.mean()
+    plain, wide = (predict_with(model, draws, known, prior_degrees, each) for each in (Widening(), widening))
+    mean = plain.mean()
+    factors = stretched(widening, spread_of(outputs.double()), mean)
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(wide.mean(), mean)
     torch.testing.assert_close(wide.variance(), plain.variance() * factors**2, rtol=1e-6, atol=0)
+    signal = wide.variance([4, 1], noise=False), plain.variance([4, 1], noise=False) * factors[:, [4, 1]] ** 2
+    torch.testing.assert_close(*signal, rtol=1e-6, atol=0)
+    both = torch.empty(2, *mean.shape, dtype=mean.dtype)
+    wide.fill_mean_and_variance(*both)
+    torch.testing.assert_close(both, torch.stack([mean, wide.variance()]), rtol=1e-6, atol=1e-12)
     probabilities = (0.1, 0.5, 0.975)
     for after, before in zip(wide.quantiles(probabilities), plain.quantiles(probabilities), strict=True):
         torch.testing.assert_close(after - mean, (before - mean) * factors, **close)
@@ -484,29 +499,31 @@ def predict_with(model, draws, known, prior_degrees, widening):
     return posterior_predictive(model, draws, X_NEW, known, output_scales=scales, generator=new_generator(0))
 
 
-def test_leaving_a_row_out_of_widened_scales_is_widening_what_the_others_say():
+@either
+def test_leaving_a_row_out_of_widened_scales_is_widening_what_the_others_say(widening):
     model, posterior = constant_functions()
     left_out = predict_left_out(PosteriorDraws.of(model, posterior, 1), torch.arange(6))
     for prior_degrees in (2.0, math.inf):
         plain, wide = (
-            learn_output_scales(model, posterior, prior_degrees=prior_degrees, widening=widening)
-            for widening in (Widening(), WIDENING)
+            learn_output_scales(model, posterior, prior_degrees=prior_degrees, widening=each)
+            for each in (Widening(), widening)
         )
-        factors = WIDENING.at(spread_of(Y.double()))
         before, after = left_out.distribution(plain), left_out.distribution(wide)
-        torch.testing.assert_close(after.scale, before.scale * factors, rtol=1e-6, atol=0)
         centre = before.location.mean(0)
+        factors = stretched(widening, spread_of(Y.double()), centre)
+        torch.testing.assert_close(after.scale, before.scale * factors, rtol=1e-6, atol=0)
         torch.testing.assert_close(after.location - centre, (before.location - centre) * factors, rtol=1e-6, atol=1e-12)
 
 
-def test_a_widened_fit_is_saved_and_diagnosed(tmp_path):
+@either
+def test_a_widened_fit_is_saved_and_diagnosed(widening, tmp_path):
     x, y = curves(np.geomspace(0.1, 10, 12), 30, 12)
     r = regressor(standardize="field", steps=20).fit(x, y)
-    r._set_fitted(replace(r.fitted_, widening=WIDENING))
+    r._set_fitted(replace(r.fitted_, widening=widening))
     assert len(r.fitted_.output_scales.factors.unique()) > 2
     r.save(tmp_path / "fit.gprn")
     loaded = GPRNRegressor.load(tmp_path / "fit.gprn")
-    assert loaded.widening_ == loaded.fitted_.output_scales.widening == WIDENING
+    assert loaded.widening_ == loaded.fitted_.output_scales.widening == widening
     for ours, theirs in zip(loaded.fitted_.output_scales, r.fitted_.output_scales, strict=True):
         assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
     np.testing.assert_array_equal(loaded.predict(x, return_std=True), r.predict(x, return_std=True))
@@ -520,7 +537,7 @@ def test_a_file_of_before_with_one_factor_for_all_is_read(fitted, tmp_path):
     r.save(tmp_path / "fit.gprn")
     tree = read_archive(tmp_path / "fit.gprn", "regressor")
     scales = tree["output_scales"]
-    del scales["factors"]
+    del scales["factors"], scales["spread"]
     tree["widening"] = scales["widening"] = 1.5
     write_archive(tmp_path / "before.gprn", "regressor", tree)
     loaded = GPRNRegressor.load(tmp_path / "before.gprn")
