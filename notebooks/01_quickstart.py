@@ -103,9 +103,10 @@ print(f"coverage there {hit[reached].mean():.3f}, elsewhere {hit[~reached].mean(
 
 # %% [markdown]
 # Every grid point has a scale of its own, learned in closed form after the fit (`output_scales=False` would give all
-# the same one), and what was held out while the fit was chosen says how wide intervals should be on the whole
-# (`widening_`). What is left is within one point: there the puff is in some runs and not in others, and one scale
-# serves both. Keep this in mind when only the highest values matter to you; `diagnose` looks at them, too.
+# the same one), and what was held out while the fit was chosen says how wide intervals should be (`widening_`): at each
+# point, and for how far from the point's mean a prediction is, since the puff is in some runs at a point and not in
+# others. Where it is the intervals are still somewhat too narrow. Keep this in mind when only the highest values matter
+# to you; `diagnose` looks at them, too.
 #
 # ## Is it better than independent GPs?
 #

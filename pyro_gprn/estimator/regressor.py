@@ -64,8 +64,9 @@ class GPRNRegressor(Estimator):
         at all inputs, and its functions integrated out: exact, for few outputs (N·D up to some thousands).
     :param effective_outputs: how many independent outputs the D outputs are worth (collapsed only). ``"auto"`` reads
         a number off the Gram matrix and takes twice that: on smooth fields, moving fronts and noisy fields, twice
-        predicted as well as once or better, and ten times overfitted (docs/training.md). A number is taken as it is.
-        None stands for D, the paper's model.
+        predicted as well as once or better, and ten times overfitted (docs/training.md). Where each output has a kernel
+        of its own, what is read off is taken as it is. A number is taken as it is. None stands for D, the paper's
+        model.
     :param output_scales: True gives every output a scale of its own, in closed form after the fit (collapsed only), so
         that intervals are right for each output and not on average only. Predictions are then Student-t; the mean is
         the same. False is one scale for all outputs.
@@ -126,7 +127,8 @@ class GPRNRegressor(Estimator):
     - ``widening_``: what the scales of the outputs (``output_scales=True``) are multiplied by, so that 95 % intervals
       hold about as many of the held-out numbers: ``most`` for the outputs that vary most over the training rows,
       ``others`` for the others, and in between where the standard deviation of an output is between the two
-      ``spreads`` (in the model's units); ``holes`` is what missing entries of training rows ask for;
+      ``spreads`` (in the model's units); ``holes`` is what missing entries of training rows ask for; ``places`` tells
+      a further factor, for how far from its output's mean a prediction is;
     - ``latent_scores_``: with ``n_latents="auto"``, the held-out score of each number that was tried;
     - ``kernel_evidence_``: with ``kernel_w="auto"``, the log evidence of each kernel that was tried, highest first;
     - ``own_kernels_``: True if every output has a kernel of its own;
