@@ -25,6 +25,7 @@ from pyro_gprn import (
     to_arviz,
 )
 from pyro_gprn.archive import read_archive, write_archive
+from pyro_gprn.collapsed.conditioned import ConditionedDraws
 from pyro_gprn.collapsed.draws import PosteriorDraws
 from pyro_gprn.collapsed.output_scales import learn_scale_rule
 from pyro_gprn.diagnostics.arviz_versions import import_arviz
@@ -491,6 +492,19 @@ def test_what_widens_an_output_scales_its_whole_deviation_from_the_mean(kind, wi
     torch.testing.assert_close(wide.log_density(mean + 0.3), expected, **close)
     before, after = (each.sample(3, noise=False) for each in (plain, wide))
     torch.testing.assert_close(after[1:] - after[0], (before[1:] - before[0]) * factors, **close)
+
+
+def test_gradients_flow_through_the_factors_of_places():
+    model = CollapsedGPRN(X, 6, 2, noise_y=0.3)
+    draws = {"v": torch.randn(4, 5, 2, dtype=torch.float64)}
+    scales = learn_output_scales(model, draws, Y, prior_degrees=2.0, widening=BY_PLACE)
+
+    def variance(inputs):
+        conditioned = ConditionedDraws.of(model, draws, Y, generator=new_generator(0))
+        return posterior_predictive(model, draws, inputs, conditioned=conditioned, output_scales=scales).variance()
+
+    inputs = X_NEW[:2].double().requires_grad_()
+    assert torch.autograd.gradcheck(variance, inputs, atol=1e-6)
 
 
 def predict_with(model, draws, known, prior_degrees, widening):
