@@ -213,7 +213,7 @@ def test_without_a_tenth_that_stands_out_there_is_one_factor(spread):
     assert (found.at(spread) == found.others).all()
 
 
-@pytest.mark.parametrize(("level", "slope"), [(0.7, 0.4), (1.0, 0.0), (0.36, 0.0)])
+@pytest.mark.parametrize(("level", "slope"), [(0.7, 0.4), (1.0, 0.0)])
 def test_places_tell_how_errors_grow_with_the_distance_from_the_mean(level, slope):
     """Of the factors that are wanted, those below 1 are taken half of the way."""
     means = 1.5 * DIFFERENT * numbers(4000, 50, seed=1)
@@ -232,6 +232,15 @@ def test_places_tell_how_errors_grow_with_the_distance_from_the_mean(level, slop
         expected = found.others * (rule if rule > 1 else rule**0.5)
         assert factor(at) == pytest.approx(expected, rel=0.15)
     assert factor(100.0) == factor(found.places.reach)
+
+
+def test_where_errors_do_not_grow_with_the_distance_places_tell_nothing():
+    means = 1.5 * DIFFERENT * numbers(4000, 50, seed=1)
+    distance = (means / DIFFERENT).abs()
+    errors = of_rows((1.2 - 0.2 * distance).clamp(min=0.2) * numbers(4000, 50).abs())
+    found = find_widening(errors, DIFFERENT, of_rows(means))
+    assert found.places.is_nothing
+    assert found == find_widening(errors, DIFFERENT)
 
 
 def test_places_need_predictions_at_several_distances_and_enough_outputs():

@@ -173,7 +173,8 @@ def _find_places(deviations: Tensor, means: Tensor, spread: Tensor) -> Places:
     # relative errors of the squares, by a level and a slope that are not negative
     columns = np.stack([np.ones(len(middles)), np.square(middles)], 1) / np.array(squares)[:, None]
     level, slope = nnls(columns, np.ones(len(squares)))[0]
-    return Places(float(level), float(slope), middles[-1]) if level > 0 else Places()
+    grows = level > 0 and slope > 0  # otherwise places tell nothing
+    return Places(float(level), float(slope), middles[-1]) if grows else Places()
 
 
 def _cautious_factor(deviations: Tensor) -> float:
