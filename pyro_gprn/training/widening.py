@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from pyro_gprn.metrics import LEVEL
@@ -170,6 +169,8 @@ def _find_places(deviations: Tensor, means: Tensor, spread: Tensor) -> Places:
             squares.append(_softened(_factor(deviations[is_here], LEVEL)) ** 2)
     if len(squares) < 2:
         return Places()
+    from scipy.optimize import nnls  # takes long to load: not for those whose fits have no folds
+
     # relative errors of the squares, by a level and a slope that are not negative
     columns = np.stack([np.ones(len(middles)), np.square(middles)], 1) / np.array(squares)[:, None]
     level, slope = nnls(columns, np.ones(len(squares)))[0]
