@@ -116,10 +116,10 @@ class PosteriorPredictive(ABC):
         """
         with torch.set_grad_enabled(self.X_new.requires_grad):
             everything = OutputSelection(outputs, self.output_shape)
-            of_noise = self._noise(everything).expand(everything.size) if noise else self.X_new.new_zeros(1)
+            of_noise = (self._noise(everything) if noise else self.X_new.new_zeros(())).expand(everything.size)
 
         def compute(chosen: OutputSelection, block: slice) -> Tensor:
-            found = self._variance(chosen, block) + (of_noise[block] if noise else of_noise)
+            found = self._variance(chosen, block) + of_noise[block]
             stretched = None if self._is_same_everywhere else self._stretch(chosen, block, self._mean(chosen, block))
             return found if stretched is None else found * stretched
 
